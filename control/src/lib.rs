@@ -1,0 +1,1 @@
+//! The control plane of kaas: who leads what, and which topics exist.

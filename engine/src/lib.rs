@@ -1,0 +1,1 @@
+//! The log engine of kaas: record logs on a shared volume, one writer per partition.

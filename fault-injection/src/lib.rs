@@ -1,0 +1,1 @@
+//! Faulty substrates, crash tests and the process harness of kaas.

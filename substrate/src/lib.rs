@@ -1,0 +1,1 @@
+//! The storage seam of kaas: the only crate that makes file system calls.
