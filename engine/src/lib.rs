@@ -1,1 +1,3 @@
 //! The log engine of kaas: record logs on a shared volume, one writer per partition.
+
+pub mod types;

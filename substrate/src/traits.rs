@@ -1,0 +1,186 @@
+//! The traits a volume implements.
+//!
+//! Every path is relative to the substrate's root, without `..`. Implementations are used from many threads at
+//! once; one file may be read while another thread appends to it.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::Result;
+
+/// Size in bytes of a record of a [`RecordFile`]; also its alignment in the file.
+pub const RECORD_BYTES: usize = 512;
+
+/// One record of a [`RecordFile`]. All zeros means "never written".
+pub type Record = [u8; RECORD_BYTES];
+
+/// A volume, bound to one root directory.
+pub trait Substrate: Send + Sync + fmt::Debug {
+    /// Which implementation this is.
+    fn kind(&self) -> Kind;
+
+    /// Whether brokers on several hosts may share the volume.
+    fn sharing(&self) -> Sharing;
+
+    /// The root directory for messages to people; a made-up name when there is none.
+    fn root(&self) -> &Path;
+
+    /// Creates one directory. Exclusive: `Exists` if the name is taken. Relies on P2 between hosts.
+    ///
+    /// Durable only after [`Substrate::sync_dir`] of the parent.
+    fn create_dir(&self, dir: &Path) -> Result<()>;
+
+    /// The entries of a directory, in no order, without `.` and `..`. Always asks the volume, never a cache.
+    /// Names that belong to the client (`.nfsXXXX`) are left out.
+    fn list(&self, dir: &Path) -> Result<Vec<Entry>>;
+
+    /// Renames within one directory, replacing a file of that name. Relies on P1.
+    ///
+    /// A directory replaces nothing: renaming a directory onto an existing name is an error.
+    /// Durable only after [`Substrate::sync_dir`].
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Removes a file's name. Handles on it stay usable.
+    fn remove_file(&self, path: &Path) -> Result<()>;
+
+    /// Removes an empty directory.
+    fn remove_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Makes creations, renames and removals in `dir` durable. Does nothing where the volume does so itself.
+    fn sync_dir(&self, dir: &Path) -> Result<()>;
+
+    /// Makes everything below `dir` durable: data, lengths and names, and the name of `dir` in its parent.
+    ///
+    /// For trees of many small files; an implementation may sync the whole volume in one call.
+    fn sync_tree(&self, dir: &Path) -> Result<()>;
+
+    /// Opens a file. What a fresh open sees of what other hosts wrote relies on P4.
+    ///
+    /// A new file's name is durable only after [`Substrate::sync_dir`] of its directory.
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
+
+    /// Makes durable what a fresh read of the first `length` bytes of `path` returns now, whoever wrote it,
+    /// including a process of this host that was killed between its write and its sync.
+    fn make_durable(&self, path: &Path, length: u64) -> Result<()>;
+
+    /// Creates a record file of `records` zero records. Exclusive. Relies on P2. Not yet durable on return.
+    fn create_records(&self, path: &Path, records: u64) -> Result<()>;
+
+    /// Opens a record file for uncached reads and writes.
+    fn open_records(&self, path: &Path) -> Result<Arc<dyn RecordFile>>;
+
+    /// Space of the volume.
+    fn space(&self) -> Result<Space>;
+
+    /// Takes an advisory lock that guards against two processes started on one directory by mistake; creates
+    /// the file if absent. `None` if another process of this host holds it. Safety never depends on it.
+    fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>>;
+}
+
+/// An open file. Positioned access only; there is no hidden position.
+pub trait File: Send + Sync + fmt::Debug {
+    /// Reads at `offset` until `buf` is full or the file ends; the number of bytes read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
+
+    /// As [`File::read_at`], but only what is in memory already: `None` if it would have to wait for the
+    /// volume, or if that cannot be told. May read less than asked for.
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>>;
+
+    /// Writes all `parts`, one behind the other, at `offset`. Not durable on return.
+    ///
+    /// On an error any part of the bytes may have been written.
+    fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> Result<()>;
+
+    /// fdatasync: what was written to this file, and its length, is on stable storage on return. Relies on P4.
+    ///
+    /// An error is final for this handle: whoever holds it must close it and read the volume afresh.
+    fn sync_data(&self) -> Result<()>;
+
+    /// Length in bytes.
+    fn length(&self) -> Result<u64>;
+
+    /// Cuts or extends (with zeros) to `length` bytes. Not durable on return.
+    fn set_length(&self, length: u64) -> Result<()>;
+
+    /// The descriptor for file-to-socket sends, where there is one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A file of 512-byte records that several hosts read and write in place, uncached. Relies on P3.
+pub trait RecordFile: Send + Sync + fmt::Debug {
+    /// Number of records the file holds now.
+    fn records(&self) -> Result<u64>;
+
+    /// Reads the record at `index` from the volume, not from a cache. Zeros behind the end of the file.
+    fn read(&self, index: u64) -> Result<Record>;
+
+    /// Writes `records` in place from `first_index` on. Durable, and visible to later reads of any host, on
+    /// return. The file must already be long enough.
+    fn write(&self, first_index: u64, records: &[Record]) -> Result<()>;
+
+    /// Extends the file with zero records to at least `records`; never shortens it. Durable on return.
+    fn extend(&self, records: u64) -> Result<()>;
+}
+
+/// Released on drop.
+pub trait LockGuard: Send + Sync + fmt::Debug {}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OpenMode {
+    /// Reads; may be served from the client's cache.
+    Read,
+    /// Reads that see what other hosts have synced; never a cached page or length.
+    ReadUncached,
+    /// Reads and writes an existing file of ours.
+    Write,
+    /// Creates exclusively (`Exists` if the name is taken), for reading and writing. Relies on P2.
+    CreateNew,
+}
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    pub name: OsString,
+    pub kind: EntryKind,
+}
+
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EntryKind {
+    File,
+    Dir,
+    /// A link, socket or anything else kaas never makes.
+    Other,
+}
+
+/// Which implementation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Local,
+    Memory,
+    Nfs,
+    CephFs,
+    /// A wrapper or a simulation, used by tests.
+    Simulated,
+}
+
+/// Whether brokers on several hosts may share the volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sharing {
+    /// One host only, and why.
+    OneHost { reason: &'static str },
+    /// Several hosts.
+    ManyHosts,
+}
+
+/// Space of a volume in bytes; `None` where the volume does not say (unknown is not full).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    pub total_bytes: Option<u64>,
+    pub available_bytes: Option<u64>,
+}
