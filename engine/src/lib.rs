@@ -1,3 +1,5 @@
 //! The log engine of kaas: record logs on a shared volume, one writer per partition.
 
+pub mod completion;
+pub mod io;
 pub mod types;
