@@ -1,0 +1,1 @@
+//! Who is the controller.
