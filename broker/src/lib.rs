@@ -1,1 +1,3 @@
-//! The Kafka server of kaas.
+//! The Kafka server of kaas: the library behind the command `kaas`.
+
+pub mod net;

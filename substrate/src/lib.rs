@@ -17,9 +17,11 @@
 //!   sees it, length included.
 
 mod error;
+mod send;
 mod traits;
 
 pub use error::{Error, ErrorClass, Operation, Result};
+pub use send::send_file;
 pub use traits::{
     Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, Record, RecordFile, Sharing, Space,
     Substrate,

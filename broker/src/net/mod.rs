@@ -1,0 +1,136 @@
+//! The network: listeners, connections, frames.
+//!
+//! Owns sockets and nothing else. What a frame means is decided by a [`Service`]; this module knows only that
+//! requests of one connection are answered in order, and which of them may be started while earlier ones wait
+//! ([`Call::Staged`]).
+//!
+//! Invariants:
+//! - a length prefix is checked before anything is allocated for it;
+//! - what all connections hold in requests is bounded by [`Settings::queued_request_bytes`], what one holds by
+//!   [`Settings::in_flight_requests`] and [`Settings::in_flight_bytes`];
+//! - an idle connection holds no buffer;
+//! - nothing here waits for a file system on a runtime thread.
+
+mod budget;
+mod connection;
+mod frame;
+mod listener;
+mod settings;
+mod shutdown;
+mod write;
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kaas_substrate::File;
+
+pub use budget::{Budget, Reservation};
+pub use frame::FrameError;
+pub use listener::{Bound, Listener, ListenerError, bind};
+pub use settings::Settings;
+pub use shutdown::{Phase, Shutdown};
+pub use write::FileReads;
+
+/// A boxed future that the connection's task polls.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What requests mean. Called from connection tasks; must not block.
+pub trait Service: Send + Sync + fmt::Debug + 'static {
+    /// Whether a frame may be started while earlier staged requests of its connection wait for their answers.
+    /// Decided by the first bytes of the frame; must not depend on anything else.
+    fn may_stage(&self, frame: &Bytes) -> bool;
+
+    /// Starts a request. `frame` is what follows the length prefix.
+    fn call(&self, peer: &Arc<Peer>, frame: Bytes) -> Call;
+}
+
+/// A started request.
+pub enum Call {
+    /// A request in two steps. The first is driven to its end before any later request of the connection is
+    /// started, so that requests take effect in order; the second waits for the outcome, and later staged
+    /// requests are started meanwhile.
+    Staged(BoxFuture<BoxFuture<Reply>>),
+    /// A request that starts after all earlier ones are answered, and ends before a later one starts.
+    Alone {
+        /// The answer.
+        reply: BoxFuture<Reply>,
+        /// Whether nothing but the answer is lost if it is dropped when the peer is gone.
+        droppable: bool,
+    },
+    /// The answer is known at once.
+    Done(Reply),
+}
+
+/// How a request ends.
+#[derive(Debug)]
+pub enum Reply {
+    /// Send this frame.
+    Send(Outgoing),
+    /// Send nothing (acks=0).
+    Silent,
+    /// Close the connection; the reason is logged once.
+    Close(String),
+}
+
+/// A response frame: parts in order, without the length prefix.
+#[derive(Debug, Default)]
+pub struct Outgoing {
+    /// The parts.
+    pub parts: Vec<Part>,
+}
+
+impl Outgoing {
+    /// Length in bytes of all parts.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(Part::bytes).sum()
+    }
+}
+
+/// A piece of a response.
+#[derive(Debug)]
+pub enum Part {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// A range of a file; it must exist whole while the part lives.
+    File {
+        /// The file.
+        file: Arc<dyn File>,
+        /// Where the range starts, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        length: u64,
+    },
+}
+
+impl Part {
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { length, .. } => *length,
+        }
+    }
+}
+
+/// The other end of a connection, and where it came in.
+#[derive(Debug)]
+pub struct Peer {
+    /// Number of the connection since start, for logs.
+    pub id: u64,
+    /// Address of the client.
+    pub address: SocketAddr,
+    /// Our own address on this connection.
+    pub local: SocketAddr,
+    /// Name of the listener that accepted it.
+    pub listener: Arc<str>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}#{}", self.address, self.id)
+    }
+}

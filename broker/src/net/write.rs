@@ -1,0 +1,152 @@
+//! Writing responses: vectored writes of what is in memory, and ranges of files.
+//!
+//! A range that is in memory goes from the file to the socket without a copy, one chunk at a time; any other
+//! chunk is read on an I/O thread first. Memory for a range is one chunk, whatever its length.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes};
+use kaas_substrate::{File, send_file};
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{BoxFuture, Outgoing, Part, Settings};
+
+/// Slices in one gathered write.
+const MAX_SLICES: usize = 64;
+
+/// Reads of files off the runtime's threads.
+pub trait FileReads: Send + Sync + fmt::Debug + 'static {
+    /// Reads exactly `length` bytes at `offset` on an I/O thread.
+    fn read(&self, file: Arc<dyn File>, offset: u64, length: usize) -> BoxFuture<io::Result<Bytes>>;
+}
+
+/// Writes `responses`, each behind its length prefix. Fails with `TimedOut` when the peer takes nothing for
+/// [`Settings::send_stall`]. Must not be dropped and called again: a frame may have been cut.
+pub async fn write_responses(
+    stream: &TcpStream,
+    responses: Vec<Outgoing>,
+    reads: &dyn FileReads,
+    settings: &Settings,
+) -> io::Result<()> {
+    let mut memory: Vec<Bytes> = Vec::with_capacity(responses.len().saturating_mul(2));
+    for response in responses {
+        let length = i32::try_from(response.bytes())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a response of more than 2 GiB"))?;
+        memory.push(Bytes::copy_from_slice(&length.to_be_bytes()));
+        for part in response.parts {
+            match part {
+                Part::Bytes(bytes) => memory.push(bytes),
+                Part::File { file, offset, length } => {
+                    write_memory(stream, &mut memory, settings.send_stall).await?;
+                    write_range(stream, file, offset, length, reads, settings).await?;
+                }
+            }
+        }
+    }
+    write_memory(stream, &mut memory, settings.send_stall).await
+}
+
+async fn write_memory(stream: &TcpStream, parts: &mut Vec<Bytes>, stall: Duration) -> io::Result<()> {
+    parts.retain(|part| !part.is_empty());
+    let mut first = 0;
+    while let Some(left) = parts.get(first..).filter(|left| !left.is_empty()) {
+        let slices: Vec<IoSlice<'_>> = left.iter().take(MAX_SLICES).map(|part| IoSlice::new(part)).collect();
+        let mut written = match stream.try_write_vectored(&slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => written,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                timeout(stall, stream.writable()).await??;
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        while let Some(part) = parts.get_mut(first).filter(|_| written > 0) {
+            let step = written.min(part.len());
+            part.advance(step);
+            written -= step;
+            if part.is_empty() {
+                // Free it now: a slow reader should pin no more than it has not read.
+                *part = Bytes::new();
+                first += 1;
+            }
+        }
+    }
+    parts.clear();
+    Ok(())
+}
+
+async fn write_range(
+    stream: &TcpStream,
+    file: Arc<dyn File>,
+    mut offset: u64,
+    mut left: u64,
+    reads: &dyn FileReads,
+    settings: &Settings,
+) -> io::Result<()> {
+    while left > 0 {
+        let chunk = usize::try_from(left).unwrap_or(usize::MAX).min(settings.file_chunk_bytes.max(4096));
+        let sent = if is_warm(&*file, offset, chunk) {
+            send_chunk(stream, &*file, offset, chunk, settings.send_stall).await?
+        } else {
+            None
+        };
+        let sent = match sent {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(sent) => sent,
+            None => {
+                let bytes = reads.read(Arc::clone(&file), offset, chunk).await?;
+                if bytes.len() != chunk {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                write_memory(stream, &mut vec![bytes], settings.send_stall).await?;
+                chunk
+            }
+        };
+        offset = offset.saturating_add(sent as u64);
+        left = left.saturating_sub(sent as u64);
+    }
+    Ok(())
+}
+
+/// Whether the first and last byte of the range are in memory; then the rest most likely is.
+fn is_warm(file: &dyn File, offset: u64, length: usize) -> bool {
+    if file.descriptor().is_none() {
+        return false;
+    }
+    let last = offset.saturating_add(length as u64).saturating_sub(1);
+    [offset, last].into_iter().all(|position| {
+        let mut byte = [0_u8];
+        matches!(file.read_at_nowait(&mut byte, position), Ok(Some(1)))
+    })
+}
+
+/// `None` if the file cannot be sent this way.
+async fn send_chunk(
+    stream: &TcpStream,
+    file: &dyn File,
+    offset: u64,
+    length: usize,
+    stall: Duration,
+) -> io::Result<Option<usize>> {
+    loop {
+        let attempt =
+            stream.try_io(Interest::WRITABLE, || match send_file(stream.as_fd(), file, offset, length) {
+                Some(result) => result.map(Some),
+                None => Ok(None),
+            });
+        match attempt {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                timeout(stall, stream.writable()).await??;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
