@@ -38,7 +38,8 @@ pub enum ErrorClass {
     Stale,
     /// The volume refuses this host for good (CephFS blocklist). Do not retry.
     Fenced,
-    /// Interrupted or timed out without an effect on the handle: the same call may be made again.
+    /// Interrupted, timed out, or short of a resource of this host (descriptors, memory): the same call may be
+    /// made again, after a pause.
     Retriable,
     /// An I/O error. On a sync it is final for the open file: the kernel may have dropped the dirty pages.
     Io,
@@ -56,7 +57,7 @@ impl fmt::Display for ErrorClass {
             Self::NoSpace => "no space",
             Self::Stale => "stale handle",
             Self::Fenced => "this host is fenced from the volume",
-            Self::Retriable => "interrupted",
+            Self::Retriable => "may be tried again",
             Self::Io => "I/O error",
             Self::Invalid => "invalid",
             Self::Other => "failed",
@@ -142,8 +143,14 @@ impl ErrorClass {
             Errno::NOSPC | Errno::DQUOT => Self::NoSpace,
             Errno::STALE => Self::Stale,
             Errno::SHUTDOWN => Self::Fenced,
-            Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT => Self::Retriable,
-            Errno::IO => Self::Io,
+            Errno::INTR
+            | Errno::AGAIN
+            | Errno::TIMEDOUT
+            | Errno::BUSY
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM => Self::Retriable,
+            Errno::IO | Errno::NXIO | Errno::NODEV | Errno::REMOTEIO | Errno::UCLEAN => Self::Io,
             Errno::PERM
             | Errno::ACCESS
             | Errno::ROFS
@@ -151,8 +158,69 @@ impl ErrorClass {
             | Errno::NOTDIR
             | Errno::NAMETOOLONG
             | Errno::INVAL
+            | Errno::BADF
+            | Errno::XDEV
+            | Errno::LOOP
+            | Errno::FBIG
             | Errno::NOTEMPTY => Self::Invalid,
             _ => Self::Other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn system_errors_are_classed() {
+        let expected = [
+            (Errno::NOENT, ErrorClass::NotFound),
+            (Errno::EXIST, ErrorClass::Exists),
+            (Errno::NOSPC, ErrorClass::NoSpace),
+            (Errno::DQUOT, ErrorClass::NoSpace),
+            (Errno::STALE, ErrorClass::Stale),
+            (Errno::SHUTDOWN, ErrorClass::Fenced),
+            (Errno::INTR, ErrorClass::Retriable),
+            (Errno::AGAIN, ErrorClass::Retriable),
+            (Errno::TIMEDOUT, ErrorClass::Retriable),
+            (Errno::MFILE, ErrorClass::Retriable),
+            (Errno::IO, ErrorClass::Io),
+            (Errno::UCLEAN, ErrorClass::Io),
+            (Errno::ACCESS, ErrorClass::Invalid),
+            (Errno::PERM, ErrorClass::Invalid),
+            (Errno::ROFS, ErrorClass::Invalid),
+            (Errno::ISDIR, ErrorClass::Invalid),
+            (Errno::NOTDIR, ErrorClass::Invalid),
+            (Errno::NOTEMPTY, ErrorClass::Invalid),
+            (Errno::NAMETOOLONG, ErrorClass::Invalid),
+            (Errno::PIPE, ErrorClass::Other),
+        ];
+        for (errno, class) in expected {
+            assert_eq!(ErrorClass::of(&errno.into()), class, "{errno:?}");
+        }
+    }
+
+    #[test]
+    fn errors_without_an_errno_are_classed_by_kind() {
+        let expected = [
+            (io::ErrorKind::NotFound, ErrorClass::NotFound),
+            (io::ErrorKind::AlreadyExists, ErrorClass::Exists),
+            (io::ErrorKind::InvalidInput, ErrorClass::Invalid),
+            (io::ErrorKind::UnexpectedEof, ErrorClass::Io),
+            (io::ErrorKind::WriteZero, ErrorClass::Io),
+            (io::ErrorKind::BrokenPipe, ErrorClass::Other),
+        ];
+        for (kind, class) in expected {
+            assert_eq!(ErrorClass::of(&io::Error::from(kind)), class, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_operation_path_and_class() {
+        let error = Error::new(Operation::Sync, Path::new("t/0/x.log"), Errno::IO.into());
+        assert_eq!(error.to_string(), "sync t/0/x.log: I/O error: Input/output error (os error 5)");
     }
 }

@@ -17,12 +17,21 @@
 //!   sees it, length included.
 
 mod error;
+pub mod local;
+pub mod memory;
+mod paths;
 mod send;
+mod small_files;
 mod traits;
+mod trees;
 
 pub use error::{Error, ErrorClass, Operation, Result};
+pub use local::Local;
+pub use memory::Memory;
 pub use send::send_file;
+pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
 pub use traits::{
     Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, Record, RecordFile, Sharing, Space,
     Substrate,
 };
+pub use trees::{NotRemoved, remove_tree};

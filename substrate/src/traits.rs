@@ -1,6 +1,7 @@
 //! The traits a volume implements.
 //!
-//! Every path is relative to the substrate's root, without `..`. Implementations are used from many threads at
+//! Every path is relative to the substrate's root; an absolute path or one with `..` is an `Invalid` error. The
+//! root itself is the empty path, or `.`. Symbolic links are not followed. Implementations are used from many threads at
 //! once; one file may be read while another thread appends to it.
 
 use std::ffi::OsString;
@@ -38,16 +39,16 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     /// Names that belong to the client (`.nfsXXXX`) are left out.
     fn list(&self, dir: &Path) -> Result<Vec<Entry>>;
 
-    /// Renames within one directory, replacing a file of that name. Relies on P1.
+    /// Renames within one directory, replacing a file of that name. Relies on P1. `Invalid` across directories.
     ///
-    /// A directory replaces nothing: renaming a directory onto an existing name is an error.
+    /// A directory replaces nothing: `Exists` if the new name is taken. A file does not replace a directory.
     /// Durable only after [`Substrate::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Removes a file's name. Handles on it stay usable.
+    /// Removes a file's name. Handles on it stay usable. `Invalid` for a directory.
     fn remove_file(&self, path: &Path) -> Result<()>;
 
-    /// Removes an empty directory.
+    /// Removes an empty directory. `Invalid` for a file, and for a directory that is not empty.
     fn remove_dir(&self, dir: &Path) -> Result<()>;
 
     /// Makes creations, renames and removals in `dir` durable. Does nothing where the volume does so itself.
@@ -63,8 +64,12 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     /// A new file's name is durable only after [`Substrate::sync_dir`] of its directory.
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
 
-    /// Makes durable what a fresh read of the first `length` bytes of `path` returns now, whoever wrote it,
-    /// including a process of this host that was killed between its write and its sync.
+    /// Makes the first `length` bytes of `path` durable, whoever wrote them, including a process of this host that
+    /// was killed between its write and its sync.
+    ///
+    /// Call it *before* reading what is then relied upon: bytes that the kernel holds in memory after a failed
+    /// sync of somebody else, and that never reached the volume, may read differently afterwards. On return a
+    /// fresh read of these bytes returns what is on stable storage. Bytes behind `length` may be included.
     fn make_durable(&self, path: &Path, length: u64) -> Result<()>;
 
     /// Creates a record file of `records` zero records. Exclusive. Relies on P2. Not yet durable on return.
@@ -97,7 +102,8 @@ pub trait File: Send + Sync + fmt::Debug {
 
     /// fdatasync: what was written to this file, and its length, is on stable storage on return. Relies on P4.
     ///
-    /// An error is final for this handle: whoever holds it must close it and read the volume afresh.
+    /// An error, of whatever class, is final for this handle: whoever holds it must close it and read the volume
+    /// afresh.
     fn sync_data(&self) -> Result<()>;
 
     /// Length in bytes.
@@ -115,11 +121,13 @@ pub trait RecordFile: Send + Sync + fmt::Debug {
     /// Number of records the file holds now.
     fn records(&self) -> Result<u64>;
 
-    /// Reads the record at `index` from the volume, not from a cache. Zeros behind the end of the file.
-    fn read(&self, index: u64) -> Result<Record>;
+    /// Fills `records` with those from `first_index` on, from the volume, not from a cache. Zeros behind the end
+    /// of the file. One record may be torn if it is written at the same moment; records carry checksums.
+    fn read(&self, first_index: u64, records: &mut [Record]) -> Result<()>;
 
     /// Writes `records` in place from `first_index` on. Durable, and visible to later reads of any host, on
-    /// return. The file must already be long enough.
+    /// return. `Invalid` if the file is not long enough. After an error any of them may have been written, and
+    /// may vanish again: write them anew, through a fresh open, before relying on any.
     fn write(&self, first_index: u64, records: &[Record]) -> Result<()>;
 
     /// Extends the file with zero records to at least `records`; never shortens it. Durable on return.

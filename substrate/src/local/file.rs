@@ -1,0 +1,112 @@
+//! An open file of a local volume: positioned reads and gathered writes that finish what they start.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{fdatasync, fstat, ftruncate};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwritev, retry_on_intr};
+
+use crate::paths::AtPath;
+use crate::{Error, File, Operation, Result};
+
+/// Most parts one `pwritev` takes (IOV_MAX on Linux).
+const MAX_PARTS: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct LocalFile {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl LocalFile {
+    pub(super) fn new(fd: OwnedFd, path: &Path) -> Self {
+        Self { fd, path: path.to_owned() }
+    }
+
+    /// Writes at most [`MAX_PARTS`] parts, however often the system stops in between; the bytes written.
+    fn write_chunk(&self, parts: &[IoSlice<'_>], offset: u64) -> Result<u64> {
+        let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        let mut written = self.write_some(parts, offset)?;
+        if written == total {
+            return Ok(total);
+        }
+        // A short write: go on behind it. What stopped it (no space, a signal) shows at the next attempt.
+        let mut rest = parts.to_vec();
+        let mut rest = rest.as_mut_slice();
+        let mut step = written;
+        loop {
+            IoSlice::advance_slices(&mut rest, usize::try_from(step).unwrap_or(usize::MAX));
+            if written == total {
+                return Ok(total);
+            }
+            step = self.write_some(rest, offset.saturating_add(written))?;
+            written += step;
+        }
+    }
+
+    /// One `pwritev`; zero bytes without an error is an error.
+    fn write_some(&self, parts: &[IoSlice<'_>], offset: u64) -> Result<u64> {
+        let written =
+            retry_on_intr(|| pwritev(&self.fd, parts, offset)).at(Operation::Write, &self.path)? as u64;
+        if written == 0 && parts.iter().any(|part| !part.is_empty()) {
+            return Err(Error::new(Operation::Write, &self.path, std::io::ErrorKind::WriteZero.into()));
+        }
+        Ok(written)
+    }
+}
+
+/// Reads at `offset` until `buf` is full or the file ends; the bytes read.
+pub(super) fn read_full(fd: &OwnedFd, path: &Path, buf: &mut [u8], offset: u64) -> Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        let position = offset.saturating_add(filled as u64);
+        let read = retry_on_intr(|| pread(fd, &mut *rest, position)).at(Operation::Read, path)?;
+        if read == 0 {
+            break;
+        }
+        filled += read;
+    }
+    Ok(filled)
+}
+
+impl File for LocalFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        read_full(&self.fd, &self.path, buf, offset)
+    }
+
+    fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        let mut parts = [std::io::IoSliceMut::new(buf)];
+        match retry_on_intr(|| preadv2(&self.fd, &mut parts, offset, ReadWriteFlags::NOWAIT)) {
+            Ok(read) => Ok(Some(read)),
+            // Not in memory, or a file system (or kernel) that cannot tell.
+            Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(error) => Err(Error::new(Operation::Read, &self.path, error.into())),
+        }
+    }
+
+    fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> Result<()> {
+        let mut position = offset;
+        for chunk in parts.chunks(MAX_PARTS) {
+            position = position.saturating_add(self.write_chunk(chunk, position)?);
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        retry_on_intr(|| fdatasync(&self.fd)).at(Operation::Sync, &self.path)
+    }
+
+    fn length(&self) -> Result<u64> {
+        let found = fstat(&self.fd).at(Operation::Length, &self.path)?;
+        Ok(u64::try_from(found.st_size).unwrap_or(0))
+    }
+
+    fn set_length(&self, length: u64) -> Result<()> {
+        retry_on_intr(|| ftruncate(&self.fd, length)).at(Operation::SetLength, &self.path)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.fd.as_fd())
+    }
+}

@@ -1,0 +1,93 @@
+//! Small files that are written once and read whole: metadata, manifests, claims.
+
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::paths::check_named;
+use crate::{Error, OpenMode, Operation, Result, Substrate};
+
+/// Prefix of the names that small files have while they are written. A name with it, found at a start, is what a
+/// crash left; nothing refers to it.
+pub const TEMPORARY_PREFIX: &str = "~tmp-";
+
+/// Reads a whole file, uncached; `Invalid` if it is longer than `max_bytes`.
+pub fn read_small(substrate: &dyn Substrate, path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
+    let file = substrate.open(path, OpenMode::ReadUncached)?;
+    let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
+    if length > max_bytes {
+        return Err(Error::new(Operation::Read, path, Errno::FBIG.into()));
+    }
+    let mut bytes = vec![0; length];
+    let read = file.read_at(&mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Writes a whole file under a temporary name beside `path`, syncs it, and renames it into place, replacing a file
+/// of that name. Readers see the old file or the new one, never a part. Durable on return.
+///
+/// Two writers of one `path` at the same time must not exist. After an error the file may be there or not.
+pub fn write_small(substrate: &dyn Substrate, path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = temporary_name(path)?;
+    let file = match substrate.open(&temporary, OpenMode::CreateNew) {
+        Err(error) if error.is_exists() => {
+            // A crash left it.
+            substrate.remove_file(&temporary)?;
+            substrate.open(&temporary, OpenMode::CreateNew)?
+        }
+        outcome => outcome?,
+    };
+    let written = file.write_all_at(&[IoSlice::new(bytes)], 0).and_then(|()| file.sync_data());
+    drop(file);
+    written.and_then(|()| substrate.rename(&temporary, path)).inspect_err(|_| {
+        // Best effort: a leftover is found and removed by the next writer.
+        let _ = substrate.remove_file(&temporary);
+    })?;
+    substrate.sync_dir(path.parent().unwrap_or(Path::new("")))
+}
+
+fn temporary_name(path: &Path) -> Result<PathBuf> {
+    check_named(Operation::Create, path)?;
+    let mut name = std::ffi::OsString::from(TEMPORARY_PREFIX);
+    name.push(path.file_name().unwrap_or_default());
+    Ok(path.with_file_name(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    #[test]
+    fn a_small_file_comes_back_and_is_replaced_whole() {
+        let volume = Memory::new();
+        volume.create_dir(Path::new("d")).unwrap();
+        let path = Path::new("d/x.json");
+        write_small(&volume, path, b"one, a longer text").unwrap();
+        write_small(&volume, path, b"two").unwrap();
+        assert_eq!(read_small(&volume, path, 100).unwrap(), b"two");
+        assert_eq!(volume.list(Path::new("d")).unwrap().len(), 1);
+        assert_eq!(read_small(&volume, path, 2).unwrap_err().class, crate::ErrorClass::Invalid);
+    }
+
+    #[test]
+    fn a_leftover_of_a_crash_is_in_nobodys_way() {
+        let volume = Memory::new();
+        volume.open(Path::new("~tmp-x"), OpenMode::CreateNew).unwrap();
+        write_small(&volume, Path::new("x"), b"new").unwrap();
+        assert_eq!(read_small(&volume, Path::new("x"), 100).unwrap(), b"new");
+        assert_eq!(volume.list(Path::new("")).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn no_space_leaves_the_old_file_and_no_leftover() {
+        let volume = Memory::with_capacity(8);
+        write_small(&volume, Path::new("x"), b"old").unwrap();
+        let error = write_small(&volume, Path::new("x"), b"far too long").unwrap_err();
+        assert_eq!(error.class, crate::ErrorClass::NoSpace);
+        assert_eq!(read_small(&volume, Path::new("x"), 100).unwrap(), b"old");
+        assert_eq!(volume.space().unwrap().available_bytes, Some(5));
+    }
+}
