@@ -2,4 +2,5 @@
 
 pub mod completion;
 pub mod io;
+pub mod batch;
 pub mod types;
