@@ -1,6 +1,7 @@
 //! The log engine of kaas: record logs on a shared volume, one writer per partition.
 
+pub mod batch;
 pub mod completion;
 pub mod io;
-pub mod batch;
+pub mod producer_state;
 pub mod types;
