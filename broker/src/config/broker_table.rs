@@ -199,7 +199,13 @@ static OWN: &[Definition] = &[
         Valid::Any,
         "Where the broker listens, as name://host:port.",
     ),
-    Definition::fixed("log.dirs", List, Some("kaas-data"), Valid::Any, "The data directory."),
+    Definition::fixed(
+        "log.dirs",
+        List,
+        Some("kaas-data"),
+        Valid::Any,
+        "The data directory; kaas has exactly one.",
+    ),
     Definition::fixed(
         "log.retention.check.interval.ms",
         Long,
@@ -234,7 +240,7 @@ static OWN: &[Definition] = &[
         "How many incremental fetch sessions are kept.",
     )
     .importance(Importance::Medium),
-    Definition::fixed("node.id", Int, Some("0"), Valid::AtLeast(0), "The id of this broker."),
+    Definition::fixed("node.id", Int, Some("0"), Valid::AtLeast(0), "The id of this broker in its cluster."),
     Definition::fixed(
         "num.io.threads",
         Int,
@@ -295,6 +301,6 @@ static OWN: &[Definition] = &[
         Int,
         Some("104857600"),
         Valid::AtLeast(1),
-        "The largest request in bytes.",
+        "The largest request in bytes that is read.",
     ),
 ];
