@@ -1,4 +1,7 @@
 //! The Kafka server of kaas: the library behind the command `kaas`.
 
+pub mod api;
 pub mod config;
 pub mod net;
+pub mod server;
+pub mod telemetry;

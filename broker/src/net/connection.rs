@@ -15,13 +15,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use kaas_protocol::Segments;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::frame::{Frame, FrameError, FrameReader};
 use super::shutdown::{Phase, Shutdown};
 use super::write::{FileReads, write_responses};
-use super::{BoxFuture, Budget, Call, Outgoing, Peer, Reply, Reservation, Service, Settings};
+use super::{BoxFuture, Budget, Call, Peer, Reply, Reservation, Service, Settings};
 
 /// Answers written with one call.
 const MAX_REPLIES_AT_ONCE: usize = 32;
@@ -262,7 +263,7 @@ impl Connection {
                 charges.push(done.charge);
             }
             match now {
-                Reply::Send(outgoing) => responses.push(outgoing),
+                Reply::Send(frame) => responses.push(frame),
                 Reply::Silent => {}
                 Reply::Close(reason) => {
                     refused = Some(reason);
@@ -289,14 +290,14 @@ impl Connection {
         .await
     }
 
-    async fn send(&mut self, responses: Vec<Outgoing>) -> Result<(), Ended> {
+    async fn send(&mut self, responses: Vec<Segments>) -> Result<(), Ended> {
         if responses.is_empty() {
             return Ok(());
         }
         let shared = &self.shared;
         tokio::select! {
             biased;
-            written = write_responses(&self.stream, responses, &*shared.reads, &shared.settings) => {
+            written = write_responses(&self.stream, &responses, &*shared.reads, &shared.settings) => {
                 written.map_err(Ended::Write)
             }
             () = shared.shutdown.reached(Phase::Stopped) => Err(Ended::Orderly),

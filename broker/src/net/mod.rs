@@ -26,14 +26,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kaas_substrate::File;
+use kaas_protocol::Segments;
 
 pub use budget::{Budget, Reservation};
 pub use frame::FrameError;
 pub use listener::{Bound, Listener, ListenerError, bind};
 pub use settings::Settings;
 pub use shutdown::{Phase, Shutdown};
-pub use write::FileReads;
+pub use write::{FileHandle, FileReads};
 
 /// A boxed future that the connection's task polls.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -68,52 +68,12 @@ pub enum Call {
 /// How a request ends.
 #[derive(Debug)]
 pub enum Reply {
-    /// Send this frame.
-    Send(Outgoing),
+    /// Send this whole frame, length included. Ranges in it are made by [`FileHandle::range`].
+    Send(Segments),
     /// Send nothing (acks=0).
     Silent,
     /// Close the connection; the reason is logged once.
     Close(String),
-}
-
-/// A response frame: parts in order, without the length prefix.
-#[derive(Debug, Default)]
-pub struct Outgoing {
-    /// The parts.
-    pub parts: Vec<Part>,
-}
-
-impl Outgoing {
-    /// Length in bytes of all parts.
-    pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(Part::bytes).sum()
-    }
-}
-
-/// A piece of a response.
-#[derive(Debug)]
-pub enum Part {
-    /// Bytes in memory.
-    Bytes(Bytes),
-    /// A range of a file; it must exist whole while the part lives.
-    File {
-        /// The file.
-        file: Arc<dyn File>,
-        /// Where the range starts, in bytes.
-        offset: u64,
-        /// Length in bytes.
-        length: u64,
-    },
-}
-
-impl Part {
-    /// Length in bytes.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::File { length, .. } => *length,
-        }
-    }
 }
 
 /// The other end of a connection, and where it came in.

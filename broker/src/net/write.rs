@@ -3,19 +3,21 @@
 //! A range that is in memory goes from the file to the socket without a copy, one chunk at a time; any other
 //! chunk is read on an I/O thread first. Memory for a range is one chunk, whatever its length.
 
+use std::any::Any;
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
+use kaas_protocol::{ExternalRange, Part, Segments};
 use kaas_substrate::{File, send_file};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::{BoxFuture, Outgoing, Part, Settings};
+use super::{BoxFuture, Settings};
 
 /// Slices in one gathered write.
 const MAX_SLICES: usize = 64;
@@ -26,38 +28,57 @@ pub trait FileReads: Send + Sync + fmt::Debug + 'static {
     fn read(&self, file: Arc<dyn File>, offset: u64, length: usize) -> BoxFuture<io::Result<Bytes>>;
 }
 
-/// Writes `responses`, each behind its length prefix. Fails with `TimedOut` when the peer takes nothing for
+/// What the handle of an [`ExternalRange`] is: a file, kept open until the range is sent.
+#[derive(Debug, Clone)]
+pub struct FileHandle(pub Arc<dyn File>);
+
+impl FileHandle {
+    /// A range of `file` for a response.
+    pub fn range(file: Arc<dyn File>, offset: u64, length: usize) -> ExternalRange {
+        ExternalRange { handle: Arc::new(Self(file)), offset, length }
+    }
+
+    fn of(range: &ExternalRange) -> io::Result<Arc<dyn File>> {
+        let handle: &(dyn Any + Send + Sync) = &*range.handle;
+        let handle = handle.downcast_ref::<Self>();
+        handle.map(|handle| Arc::clone(&handle.0)).ok_or_else(|| io::Error::other("a range of no file"))
+    }
+}
+
+/// Writes whole response frames. Fails with `TimedOut` when the peer takes nothing for
 /// [`Settings::send_stall`]. Must not be dropped and called again: a frame may have been cut.
 pub async fn write_responses(
     stream: &TcpStream,
-    responses: Vec<Outgoing>,
+    responses: &[Segments],
     reads: &dyn FileReads,
     settings: &Settings,
 ) -> io::Result<()> {
-    let mut memory: Vec<Bytes> = Vec::with_capacity(responses.len().saturating_mul(2));
-    for response in responses {
-        let length = i32::try_from(response.bytes())
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a response of more than 2 GiB"))?;
-        memory.push(Bytes::copy_from_slice(&length.to_be_bytes()));
-        for part in response.parts {
-            match part {
-                Part::Bytes(bytes) => memory.push(bytes),
-                Part::File { file, offset, length } => {
-                    write_memory(stream, &mut memory, settings.send_stall).await?;
-                    write_range(stream, file, offset, length, reads, settings).await?;
-                }
+    let mut memory: Vec<&[u8]> = Vec::with_capacity(responses.len().saturating_mul(2));
+    for part in responses.iter().flat_map(Segments::parts) {
+        match part {
+            Part::Bytes(bytes) => memory.push(bytes),
+            Part::External(range) => {
+                write_memory(stream, &mut memory, settings.send_stall).await?;
+                write_range(stream, range, reads, settings).await?;
             }
         }
     }
     write_memory(stream, &mut memory, settings.send_stall).await
 }
 
-async fn write_memory(stream: &TcpStream, parts: &mut Vec<Bytes>, stall: Duration) -> io::Result<()> {
-    parts.retain(|part| !part.is_empty());
+/// Writes all of `parts` and empties it.
+async fn write_memory(stream: &TcpStream, parts: &mut Vec<&[u8]>, stall: Duration) -> io::Result<()> {
     let mut first = 0;
     while let Some(left) = parts.get(first..).filter(|left| !left.is_empty()) {
-        let slices: Vec<IoSlice<'_>> = left.iter().take(MAX_SLICES).map(|part| IoSlice::new(part)).collect();
-        let mut written = match stream.try_write_vectored(&slices) {
+        let attempt = {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let count = left.len().min(MAX_SLICES);
+            for (slice, part) in slices.iter_mut().zip(left) {
+                *slice = IoSlice::new(part);
+            }
+            stream.try_write_vectored(slices.get(..count).unwrap_or_default())
+        };
+        let mut written = match attempt {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => written,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -69,13 +90,9 @@ async fn write_memory(stream: &TcpStream, parts: &mut Vec<Bytes>, stall: Duratio
         };
         while let Some(part) = parts.get_mut(first).filter(|_| written > 0) {
             let step = written.min(part.len());
-            part.advance(step);
+            *part = part.get(step..).unwrap_or_default();
             written -= step;
-            if part.is_empty() {
-                // Free it now: a slow reader should pin no more than it has not read.
-                *part = Bytes::new();
-                first += 1;
-            }
+            first += usize::from(part.is_empty());
         }
     }
     parts.clear();
@@ -84,14 +101,14 @@ async fn write_memory(stream: &TcpStream, parts: &mut Vec<Bytes>, stall: Duratio
 
 async fn write_range(
     stream: &TcpStream,
-    file: Arc<dyn File>,
-    mut offset: u64,
-    mut left: u64,
+    range: &ExternalRange,
     reads: &dyn FileReads,
     settings: &Settings,
 ) -> io::Result<()> {
+    let file = FileHandle::of(range)?;
+    let (mut offset, mut left) = (range.offset, range.length);
     while left > 0 {
-        let chunk = usize::try_from(left).unwrap_or(usize::MAX).min(settings.file_chunk_bytes.max(4096));
+        let chunk = left.min(settings.file_chunk_bytes.max(4096));
         let sent = if is_warm(&*file, offset, chunk) {
             send_chunk(stream, &*file, offset, chunk, settings.send_stall).await?
         } else {
@@ -105,12 +122,12 @@ async fn write_range(
                 if bytes.len() != chunk {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                write_memory(stream, &mut vec![bytes], settings.send_stall).await?;
+                write_memory(stream, &mut vec![&bytes], settings.send_stall).await?;
                 chunk
             }
         };
         offset = offset.saturating_add(sent as u64);
-        left = left.saturating_sub(sent as u64);
+        left = left.saturating_sub(sent);
     }
     Ok(())
 }

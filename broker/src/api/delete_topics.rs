@@ -1,0 +1,78 @@
+//! DeleteTopics, by name or by id. KIP-4, 516.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kaas_control::metadata::Topic;
+use kaas_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
+use kaas_protocol::{DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode};
+
+use super::error::Failure;
+use super::{Context, topics};
+
+/// Deletes what can be deleted; each topic succeeds or fails by itself.
+pub async fn handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+    let asked = if context.version >= 6 {
+        request.topics
+    } else {
+        let named = |name| DeleteTopicState { name: Some(name), ..DeleteTopicState::default() };
+        request.topic_names.into_iter().map(named).collect()
+    };
+    let mut response = DeleteTopicsResponse::default();
+    let mut deleted = HashSet::new();
+    for state in asked {
+        let found = find(&context, &state);
+        let mut result = DeletableTopicResult {
+            name: state.name.clone(),
+            topic_id: state.topic_id,
+            ..DeletableTopicResult::default()
+        };
+        let outcome = match found {
+            Ok(topic) if !deleted.insert(topic.id) => {
+                Err(Failure::invalid_request("Duplicate topic in the request."))
+            }
+            Ok(topic) => {
+                result.name = Some((&*topic.name).into());
+                result.topic_id = topics::wire_id(topic.id);
+                delete(&context, &topic).await
+            }
+            Err(failure) => Err(failure),
+        };
+        if let Err(failure) = outcome {
+            result.error_code = failure.code;
+            result.error_message = failure.text();
+        }
+        response.responses.push(result);
+    }
+    response
+}
+
+fn find(context: &Context, state: &DeleteTopicState) -> Result<Arc<Topic>, Failure> {
+    match (&state.name, state.topic_id.is_zero()) {
+        (Some(_), false) => {
+            Err(Failure::invalid_request("You may not specify both topic name and topic id."))
+        }
+        (None, true) => Err(Failure::invalid_request("Neither topic name nor id were specified.")),
+        (Some(name), true) => topics::find(&context.broker, name, state.topic_id, false),
+        (None, false) => topics::find(&context.broker, "", state.topic_id, true),
+    }
+}
+
+async fn delete(context: &Context, topic: &Topic) -> Result<(), Failure> {
+    let broker = &context.broker;
+    if !broker.configs().effective.delete_topic_enable {
+        // The code came with version 3.
+        let code = match context.version {
+            ..3 => ErrorCode::INVALID_REQUEST,
+            _ => ErrorCode::TOPIC_DELETION_DISABLED,
+        };
+        return Err(Failure::new(
+            code,
+            "This cluster does not allow deleting topics (delete.topic.enable=false).",
+        ));
+    }
+    let (store, id) = (Arc::clone(&broker.store), topic.id);
+    broker.blocking(move || store.delete_topic(id)).await??;
+    broker.sweep_later();
+    Ok(())
+}

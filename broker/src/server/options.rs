@@ -1,0 +1,215 @@
+//! The command line and environment of `kaas`.
+//!
+//! Pure: parsing and checking only. Everything a flag says can be said by an environment variable `KAAS_…`; the
+//! flag wins.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Parser, ValueEnum};
+
+/// What `kaas --help` says below the options.
+const EXAMPLES: &str = "\
+Examples:
+  kaas
+      Serve this machine on localhost:9092, with the data in ./kaas-data (created if absent).
+  kaas --data-dir /srv/kaas --listen 0.0.0.0:9092
+      Serve the network. Clients are told to come back to the address they connected to.
+  kaas --listen 0.0.0.0:9092 --advertised broker.example.org:9092
+      The same behind a port mapping or a DNS name: clients are told this address.
+  kaas --memory --listen localhost:0
+      For tests: nothing is kept, any free port; the port is in the line that says 'kaas is ready'.
+  kaas --set log.retention.hours=24 --set auto.create.topics.enable=false
+      Kafka's broker configs, by their names.
+
+Try it:
+  echo hello | kcat -b localhost:9092 -t greetings -P
+  kcat -b localhost:9092 -t greetings -C -e
+
+Exit codes: 0 stopped cleanly, 1 any other failure, 2 bad usage, 3 the data directory cannot be used,
+4 the address is in use.
+
+Stop it with Ctrl-C or SIGTERM: requests in flight are answered and files closed. A second signal stops at once;
+what was acknowledged is safe either way.";
+
+/// Apache Kafka clients' broker; the file system is the replica.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "kaas", version, about, after_help = EXAMPLES, max_term_width = 110)]
+pub struct Options {
+    /// Directory of all data; created if absent.
+    #[arg(long, env = "KAAS_DATA_DIR", value_name = "DIR", default_value = "./kaas-data")]
+    pub data_dir: PathBuf,
+
+    /// Keep everything in memory and nothing on disk, for tests.
+    #[arg(long, env = "KAAS_MEMORY")]
+    pub memory: bool,
+
+    /// Where to listen. Port 0 picks a free one. The default serves this machine only, since anybody who can
+    /// connect may read and write.
+    #[arg(long, env = "KAAS_LISTEN", value_name = "HOST:PORT", default_value = "localhost:9092")]
+    pub listen: HostPort,
+
+    /// What clients are told to connect to. Default: the host of --listen, or, if that is 0.0.0.0 or [::], the
+    /// address the client reached us at.
+    #[arg(long, env = "KAAS_ADVERTISED", value_name = "HOST:PORT")]
+    pub advertised: Option<HostPort>,
+
+    /// Number of this broker in the cluster.
+    #[arg(long, env = "KAAS_NODE_ID", value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(i32).range(0..))]
+    pub node_id: i32,
+
+    /// A broker config of Kafka's, as name=value; may be repeated (in the environment: separated by ';').
+    #[arg(long = "set", env = "KAAS_SET", value_name = "NAME=VALUE", value_delimiter = ';')]
+    pub set: Vec<Setting>,
+
+    /// Threads that serve the network. Default: the number of processors, at most 4.
+    #[arg(long, env = "KAAS_WORKER_THREADS", value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub worker_threads: Option<u16>,
+
+    /// Threads that wait for the file system, at most.
+    #[arg(long, env = "KAAS_IO_THREADS", value_name = "N", default_value_t = 16,
+          value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub io_threads: u16,
+
+    /// How long a stop waits for requests in flight, in milliseconds.
+    #[arg(long, env = "KAAS_SHUTDOWN_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000)]
+    pub shutdown_timeout_ms: u64,
+
+    /// What to log: error, warn, info, debug, trace, or a filter such as 'info,kaas_broker=debug'.
+    #[arg(long, env = "KAAS_LOG_LEVEL", value_name = "LEVEL", default_value = "info")]
+    pub log_level: String,
+
+    /// How to log (on standard error).
+    #[arg(long, env = "KAAS_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// Start although another process holds the directory's lock. Only for tests of what happens then.
+    #[arg(long, env = "KAAS_IGNORE_LOCK", hide = true)]
+    pub ignore_lock: bool,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A host (name or address, without brackets) and a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// Name or address.
+    pub host: String,
+    /// Port; 0 means any.
+    pub port: u16,
+}
+
+/// Not HOST:PORT.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not HOST:PORT (an IPv6 address needs brackets: [::1]:9092)")]
+pub struct HostPortError {
+    text: String,
+}
+
+impl FromStr for HostPort {
+    type Err = HostPortError;
+
+    fn from_str(text: &str) -> Result<Self, HostPortError> {
+        let error = || HostPortError { text: text.to_owned() };
+        let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
+        let port = port.parse().map_err(|_| error())?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        match (bare, host) {
+            (Some(bare), _) if !bare.is_empty() => Ok(Self { host: bare.to_owned(), port }),
+            (None, "") => Ok(Self { host: "0.0.0.0".to_owned(), port }),
+            (None, host) if !host.contains([':', '[', ']', '/']) => Ok(Self { host: host.to_owned(), port }),
+            _ => Err(error()),
+        }
+    }
+}
+
+impl fmt::Display for HostPort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// `name=value` of a broker config.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// The config's name.
+    pub name: String,
+    /// Its value, as text.
+    pub value: String,
+}
+
+/// Not NAME=VALUE.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not NAME=VALUE")]
+pub struct SettingError {
+    text: String,
+}
+
+impl FromStr for Setting {
+    type Err = SettingError;
+
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.trim().is_empty() => {
+                Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            _ => Err(SettingError { text: text.to_owned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+        Options::try_parse_from(std::iter::once(&"kaas").chain(arguments))
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, host, port) in [
+            ("localhost:9092", "localhost", 9092),
+            ("0.0.0.0:0", "0.0.0.0", 0),
+            ("[::1]:9", "::1", 9),
+            (":9092", "0.0.0.0", 9092),
+        ] {
+            let parsed: HostPort = text.parse().unwrap();
+            assert_eq!((parsed.host.as_str(), parsed.port), (host, port), "{text}");
+        }
+        for bad in ["", "localhost", "localhost:", "localhost:70000", "::1:9092", "[]:1", "http://a:1", "a:b"]
+        {
+            assert!(bad.parse::<HostPort>().is_err(), "{bad}");
+        }
+        assert_eq!("[::1]:9".parse::<HostPort>().unwrap().to_string(), "[::1]:9");
+    }
+
+    #[test]
+    fn flags_and_defaults() {
+        let options = parse(&[]).unwrap();
+        assert_eq!(options.listen.to_string(), "localhost:9092");
+        assert_eq!(options.data_dir, PathBuf::from("./kaas-data"));
+        let options =
+            parse(&["--set", "a.b=c=d", "--set", "e=", "--node-id", "7", "--log-format", "json"]).unwrap();
+        assert_eq!(options.set.len(), 2);
+        assert_eq!(options.set[0], Setting { name: "a.b".into(), value: "c=d".into() });
+        assert_eq!((options.node_id, options.log_format), (7, LogFormat::Json));
+        for bad in [&["--node-id", "-1"][..], &["--set", "x"], &["--listen", "x"], &["--nope"], &["extra"]] {
+            assert!(parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}
