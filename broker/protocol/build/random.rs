@@ -1,7 +1,8 @@
 //! Code for tests: random values of every message that are valid in a given version, the list of all messages, and which
 //! arrays a version has.
 //!
-//! The including test provides `Gen` with a method for each kind of value.
+//! The including test provides `Gen` with a method for each kind of value, `null`, `untagged` and `left_out` for the
+//! chances of those, and `count` for the length of arrays.
 
 use crate::emit::{line, snake};
 use crate::expressions::default;
@@ -43,12 +44,13 @@ fn structure(out: &mut String, api: &Api, message: &Message, holder: &Struct) {
         let mut value = value(message, field, &module);
         if let Some(null) = field.null {
             let nullable = null.condition(field.versions).unwrap_or_else(|| "true".to_owned());
-            value = format!("if ({nullable}) && g.chance(4) {{ None }} else {{ Some({value}) }}");
+            value = format!("if ({nullable}) && g.null() {{ None }} else {{ Some({value}) }}");
         }
         let absent = absent(field, &module);
         if field.tag.is_some() {
-            value = format!("if g.chance(3) {{ {absent} }} else {{ {value} }}");
+            value = format!("if g.untagged() {{ {absent} }} else {{ {value} }}");
         }
+        value = format!("if g.left_out() {{ {absent} }} else {{ {value} }}");
         if let Some(condition) = field.versions.condition(holder.versions) {
             value = format!("if {condition} {{ {value} }} else {{ {absent} }}");
         }

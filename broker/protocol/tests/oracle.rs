@@ -18,12 +18,15 @@
 mod support;
 
 use bytes::{Bytes, BytesMut};
-use kaas_protocol::{ApiKey, ErrorCode, Message, Segments};
+use kaas_protocol::{ApiKey, EncodeError, ErrorCode, Message, Segments};
 use kafka_protocol::protocol::{Decodable, Encodable};
 use support::*;
 
 /// Values per message and version.
 const ROUNDS: u64 = 12;
+
+/// Sparse values per message that are encoded in all versions below the highest.
+const SPARSE_ROUNDS: u64 = 60;
 
 fn encoded<M: Message>(message: &M, version: i16) -> Bytes {
     let mut out = Segments::new();
@@ -87,6 +90,81 @@ fn every_message_in_every_version() {
     }
     for_each_message!(check);
     assert!(compared > 5_000, "{compared}");
+}
+
+/// Encodes values of the highest version in all lower ones, here and there: both refuse, or both give the same bytes. So
+/// the two agree on which fields may be dropped. Returns how many were encoded and how many refused.
+fn compare_downwards<Ours, Theirs>(highest: i16, random: fn(&mut Gen, i16) -> Ours) -> (usize, usize)
+where
+    Ours: Message,
+    Theirs: Decodable + Encodable,
+{
+    let (mut agreed, mut refused) = (0, 0);
+    for round in 0..SPARSE_ROUNDS {
+        let value = random(&mut Gen::sparse(round), highest);
+        let theirs = Theirs::decode(&mut encoded(&value, highest), highest).unwrap();
+        for version in Ours::VERSIONS.min..highest {
+            let mut ours = Segments::new();
+            let result = value.encode(version, &mut ours);
+            let mut bytes = BytesMut::new();
+            let their_result = theirs.encode(&mut bytes, version);
+            match (&result, &their_result) {
+                (Ok(()), Ok(())) => {
+                    assert_eq!(
+                        ours.to_bytes().unwrap(),
+                        bytes.freeze(),
+                        "{} v{version}: {value:?}",
+                        Ours::NAME
+                    );
+                    agreed += 1;
+                }
+                (Err(error), _) => {
+                    assert!(ours.is_empty(), "{error}");
+                    assert!(their_result.is_err() || they_are_lax(error), "{error}\n{value:?}");
+                    refused += 1;
+                }
+                (Ok(()), Err(error)) => panic!("{} v{version}: {error}\n{value:?}", Ours::NAME),
+            }
+        }
+    }
+    (agreed, refused)
+}
+
+/// Where the other codec drops or writes what Kafka refuses: set tagged fields in versions without tags, and null in
+/// versions that do not allow it.
+fn they_are_lax(error: &EncodeError) -> bool {
+    match error {
+        EncodeError::NullNotAllowed { .. } => true,
+        EncodeError::FieldNotInVersion { field, .. } => LAX_TAGS.contains(field),
+        _ => false,
+    }
+}
+
+const LAX_TAGS: [&str; 7] = [
+    "PartitionProduceResponse.current_leader",
+    "ProduceResponse.node_endpoints",
+    "FetchRequest.replica_state",
+    "PartitionData.diverging_epoch",
+    "PartitionData.current_leader",
+    "PartitionData.snapshot_id",
+    "FetchResponse.node_endpoints",
+];
+
+#[test]
+fn versions_that_lack_fields() {
+    let (mut agreed, mut refused) = (0, 0);
+    macro_rules! check {
+        ($api:ident, $message:ident, $random:ident, $arrays:ident) => {
+            let max = theirs_max(stringify!($message), kaas_protocol::$message::VERSIONS.max);
+            let counts = compare_downwards::<kaas_protocol::$message, kafka_protocol::messages::$message>(
+                max, $random,
+            );
+            agreed += counts.0;
+            refused += counts.1;
+        };
+    }
+    for_each_message!(check);
+    assert!(agreed > 3_000 && refused > 1_000, "{agreed} {refused}");
 }
 
 #[test]

@@ -8,13 +8,45 @@ use kaas_protocol::{ErrorCode, KString, Records, Uuid};
 /// A small generator of random values (splitmix64); the same seed gives the same values.
 pub struct Gen {
     state: u64,
-    /// Most elements of an array.
-    pub most: u64,
+    mode: Mode,
+}
+
+/// What values are like.
+#[derive(PartialEq)]
+enum Mode {
+    /// Anything.
+    Mixed,
+    /// Every array has one element, nothing is null, every tag is there, values are short.
+    Full,
+    /// Half of the fields hold their default.
+    Sparse,
 }
 
 impl Gen {
     pub fn new(seed: u64) -> Self {
-        Gen { state: seed, most: 3 }
+        Gen { state: seed, mode: Mode::Mixed }
+    }
+
+    /// Every array has one element, nothing is null, every tag is there, values are short.
+    pub fn full(seed: u64) -> Self {
+        Gen { state: seed, mode: Mode::Full }
+    }
+
+    /// Half of the fields hold their default.
+    pub fn sparse(seed: u64) -> Self {
+        Gen { state: seed, mode: Mode::Sparse }
+    }
+
+    pub fn null(&mut self) -> bool {
+        self.mode != Mode::Full && self.chance(4)
+    }
+
+    pub fn untagged(&mut self) -> bool {
+        self.mode != Mode::Full && self.chance(3)
+    }
+
+    pub fn left_out(&mut self) -> bool {
+        self.mode == Mode::Sparse && self.chance(2)
     }
 
     pub fn next(&mut self) -> u64 {
@@ -31,7 +63,7 @@ impl Gen {
     }
 
     pub fn count(&mut self) -> u64 {
-        self.next() % (self.most + 1)
+        if self.mode == Mode::Full { 1 } else { self.next() % 4 }
     }
 
     /// Any bits, but small and extreme numbers often.
@@ -81,7 +113,7 @@ impl Gen {
     }
 
     pub fn uuid(&mut self) -> Uuid {
-        if self.chance(4) {
+        if self.mode != Mode::Full && self.chance(4) {
             return Uuid::ZERO;
         }
         Uuid::from_u128((u128::from(self.next()) << 64) | u128::from(self.next()))
@@ -91,6 +123,7 @@ impl Gen {
     pub fn bytes(&mut self) -> Bytes {
         let length = match self.next() % 8 {
             0 => 0,
+            _ if self.mode == Mode::Full => 3,
             1 => 120 + self.next() % 180,
             _ => self.next() % 12,
         };
@@ -101,6 +134,7 @@ impl Gen {
         const SYMBOLS: [char; 8] = ['a', 'Z', '0', '.', '_', 'é', '€', '𝄞'];
         let length = match self.next() % 8 {
             0 => 0,
+            _ if self.mode == Mode::Full => 2,
             1 => 60 + self.next() % 100,
             _ => self.next() % 10,
         };
