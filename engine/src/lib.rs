@@ -2,6 +2,7 @@
 
 pub mod batch;
 pub mod completion;
+pub mod index;
 pub mod io;
 pub mod producer_state;
 pub mod types;
