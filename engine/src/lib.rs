@@ -4,5 +4,6 @@ pub mod batch;
 pub mod completion;
 pub mod index;
 pub mod io;
+pub mod manifest;
 pub mod producer_state;
 pub mod types;

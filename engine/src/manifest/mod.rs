@@ -1,0 +1,3 @@
+//! Files that say what a directory holds.
+
+pub mod versioned;
