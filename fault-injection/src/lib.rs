@@ -1,1 +1,3 @@
-//! Faulty substrates, crash tests and the process harness of kaas.
+//! Faulty substrates for the tests of kaas: a volume that fails when it is told to.
+
+pub mod faulty;
