@@ -167,10 +167,21 @@ fn versions_that_lack_fields() {
     assert!(agreed > 3_000 && refused > 1_000, "{agreed} {refused}");
 }
 
+/// Data, groups, transactions, topics and configuration, security, cluster: all that a broker without replicas answers.
+const CODES: [i16; 54] = [
+    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
+    32, 33, 34, 35, 36, 37, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51, 55, 57, 60, 61, 65, 66, 68, 69, 74, 75,
+];
+
 #[test]
-fn header_versions() {
+fn versions_and_header_versions() {
+    let codes: Vec<i16> = ApiKey::ALL.iter().map(|api| api.code()).collect();
+    assert_eq!(codes, CODES);
     for api in ApiKey::ALL {
         let theirs = kafka_protocol::messages::ApiKey::try_from(api.code()).unwrap();
+        assert_eq!(format!("{theirs:?}"), api.name());
+        let range = theirs.valid_versions();
+        assert_eq!((range.min, range.max), (api.versions().min, api.versions().max), "{api}");
         for version in api.versions().iter() {
             assert_eq!(api.request_header_version(version), theirs.request_header_version(version), "{api}");
             assert_eq!(
