@@ -4,6 +4,7 @@ pub mod batch;
 pub mod completion;
 pub mod index;
 pub mod io;
+pub mod leadership;
 pub mod manifest;
 pub mod producer_state;
 pub mod types;

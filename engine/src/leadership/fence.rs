@@ -1,0 +1,138 @@
+//! The fence file: birth, reading it whole or from its end, filling it below a claim.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use kaas_substrate::{OpenMode, RECORD_BYTES, Record, RecordFile, Result, Substrate};
+
+use super::claim;
+use super::record::FenceRecord;
+use crate::types::Epoch;
+
+/// Name of the fence in its directory.
+pub const FENCE_NAME: &str = "fence";
+
+/// Records are added in steps of this many (one 4 KiB block).
+const RECORDS_PER_STEP: u64 = 8;
+
+/// Records that are read or written in one call (1 MiB).
+const RECORDS_PER_CALL: u64 = 2048;
+
+/// Where the record of `epoch` stands.
+pub(super) fn index(epoch: Epoch) -> u64 {
+    u64::from(epoch.get())
+}
+
+fn epoch_at(index: u64) -> Epoch {
+    u32::try_from(index).ok().and_then(Epoch::new).unwrap_or(Epoch::NONE)
+}
+
+/// How long the fence must be for a leader of `epoch`: its own record and the next one lie inside, so that a
+/// successor writes where every host already sees the file.
+pub(super) fn records_needed(epoch: Epoch) -> u64 {
+    (index(epoch) + 2).next_multiple_of(RECORDS_PER_STEP)
+}
+
+/// Creates the fence of a directory that is being built under a temporary name; epochs up to `skipped_up_to` can
+/// never be claimed in it. Not durable on return: the caller syncs the tree before it renames it into place.
+pub fn birth(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Result<()> {
+    let path = dir.join(FENCE_NAME);
+    substrate.create_records(&path, records_needed(skipped_up_to))?;
+    if skipped_up_to == Epoch::NONE {
+        return Ok(());
+    }
+    // Nobody else sees the directory yet, so this is a plain write.
+    let record = FenceRecord::Born.encode(skipped_up_to);
+    let fence = substrate.open(&path, OpenMode::Write)?;
+    fence.write_all_at(&[IoSlice::new(&record)], index(skipped_up_to) * RECORD_BYTES as u64)
+}
+
+/// The highest epoch that is claimed, skipped or being claimed in `dir`: no lower one, nor this one, can be claimed by
+/// anybody who has not claimed it yet. [`Epoch::NONE`] if there is none. A damaged record counts as one.
+pub fn highest(substrate: &dyn Substrate, dir: &Path) -> Result<Epoch> {
+    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    let fenced = highest_used(fence.as_ref(), 1)?.unwrap_or(Epoch::NONE);
+    let claimed = substrate.list(dir)?.iter().filter_map(|entry| claim::parse_name(&entry.name)).max();
+    Ok(fenced.max(claimed.unwrap_or(Epoch::NONE)))
+}
+
+/// All records of the fence in `dir` that are not zeros, lowest epoch first; for tools.
+pub fn records(substrate: &dyn Substrate, dir: &Path) -> Result<Vec<(Epoch, FenceRecord)>> {
+    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    let mut found = Vec::new();
+    let end = fence.records()?;
+    let mut first = 1;
+    while first < end {
+        let read = read_some(fence.as_ref(), first, end)?;
+        for (record, at) in read.iter().zip(first..) {
+            match FenceRecord::decode(record, epoch_at(at)) {
+                FenceRecord::Unclaimed => {}
+                used => found.push((epoch_at(at), used)),
+            }
+        }
+        first += read.len() as u64;
+    }
+    Ok(found)
+}
+
+/// Up to one call's worth of records from `first` on, below `end`.
+fn read_some(fence: &dyn RecordFile, first: u64, end: u64) -> Result<Vec<Record>> {
+    let count = usize::try_from(end.saturating_sub(first).min(RECORDS_PER_CALL)).unwrap_or(0);
+    let mut records = vec![[0; RECORD_BYTES]; count];
+    fence.read(first, &mut records)?;
+    Ok(records)
+}
+
+/// The highest epoch from index `from` on whose record is not zeros.
+pub(super) fn highest_used(fence: &dyn RecordFile, from: u64) -> Result<Option<Epoch>> {
+    let mut end = fence.records()?;
+    while end > from {
+        let first = end.saturating_sub(RECORDS_PER_CALL).max(from);
+        let records = read_some(fence, first, end)?;
+        let used = records.iter().rposition(|record| record.iter().any(|byte| *byte != 0));
+        if let Some(used) = used {
+            return Ok(Some(epoch_at(first + used as u64)));
+        }
+        end = first;
+    }
+    Ok(None)
+}
+
+/// Where filling below a claim of `epoch` starts: at the highest record that vouches for all below it (claimed, or
+/// the birth), or at epoch 1.
+pub(super) fn fill_from(fence: &dyn RecordFile, epoch: Epoch) -> Result<u64> {
+    let mut end = index(epoch).min(fence.records()?);
+    while end > 1 {
+        let first = end.saturating_sub(RECORDS_PER_CALL).max(1);
+        let records = read_some(fence, first, end)?;
+        let vouching = records.iter().zip(first..).filter(|(record, at)| {
+            let decoded = FenceRecord::decode(record, epoch_at(*at));
+            matches!(decoded, FenceRecord::Claimed { .. } | FenceRecord::Born)
+        });
+        if let Some((_, at)) = vouching.last() {
+            return Ok(at);
+        }
+        end = first;
+    }
+    Ok(1)
+}
+
+/// Makes every record from index `from` up to the one below `epoch` durable and used: what is zeros or damaged
+/// becomes "skipped by `epoch`"; the others are written again as they are, since whoever wrote them may have died
+/// before they were durable.
+pub(super) fn fill_below(fence: &dyn RecordFile, from: u64, epoch: Epoch) -> Result<()> {
+    let end = index(epoch);
+    let mut first = from;
+    while first < end {
+        let mut records = read_some(fence, first, end)?;
+        for (record, at) in records.iter_mut().zip(first..) {
+            let decoded = FenceRecord::decode(record, epoch_at(at));
+            if matches!(decoded, FenceRecord::Unclaimed | FenceRecord::Damaged(_)) {
+                *record = FenceRecord::Skipped { by: epoch }.encode(epoch_at(at));
+            }
+        }
+        fence.write(first, &records)?;
+        first += records.len() as u64;
+    }
+    Ok(())
+}
