@@ -174,6 +174,7 @@ fn aborted_transactions_of_a_fetch() {
     assert_eq!(fetch(16, 20), (vec![], true));
     assert_eq!(fetch(0, 40), (vec![1, 2, 3], false));
     assert_eq!(fetch(31, 40), (vec![], false));
+    assert_eq!(fetch(16, 31), (vec![3], true));
     index.truncate_to_offset(Offset(15));
     assert_eq!(index.iter().collect::<Vec<_>>(), all[..1]);
     assert_eq!(
@@ -259,6 +260,7 @@ proptest! {
                 let start = indexes.position_of_time(target, from);
                 let scanned = batches.iter().filter(|(_, position)| *position >= start).find(answers);
                 prop_assert_eq!(scanned, batches.iter().find(answers));
+                prop_assert!(start >= indexes.position_of(from), "scans what lies in front of `from`");
                 prop_assert_eq!(
                     indexes.reaches(target),
                     largest >= target,
