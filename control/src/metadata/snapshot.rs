@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::store::ConfigMap;
 use super::{TopicId, is_internal};
 
@@ -120,7 +118,7 @@ impl TopicsSnapshot {
 }
 
 /// Dynamic broker configs, as set by admin requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BrokerOverrides {
     /// For every broker (the resource with the empty name).
     pub all: ConfigMap,

@@ -18,10 +18,15 @@ impl StampedHeader {
     ///
     /// [`BatchError::ShortHeader`] if `batch` has fewer than 61 bytes.
     pub fn new(batch: &[u8], base_offset: Offset, leader_epoch: Epoch) -> Result<Self, BatchError> {
-        let mut stamped = Self(field(batch, 0)?);
-        stamped.put(0, base_offset.0.to_be_bytes());
-        stamped.put(LEADER_EPOCH_AT, leader_epoch.to_wire().to_be_bytes());
-        Ok(stamped)
+        Ok(Self(field(batch, 0)?).appended_at(base_offset, leader_epoch))
+    }
+
+    /// The same at another offset and epoch; the CRC stays.
+    #[must_use]
+    pub fn appended_at(mut self, base_offset: Offset, leader_epoch: Epoch) -> Self {
+        self.put(0, base_offset.0.to_be_bytes());
+        self.put(LEADER_EPOCH_AT, leader_epoch.to_wire().to_be_bytes());
+        self
     }
 
     /// The same with the timestamp type `LogAppendTime` and `timestamp` as max timestamp, as Kafka does it: the

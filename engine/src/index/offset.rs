@@ -101,6 +101,16 @@ impl OffsetIndex {
         floor.map_or(OffsetPosition { offset: self.base_offset, position: 0 }, |entry| self.resolve(entry))
     }
 
+    /// The last entry that lies at or before byte `position` and has an offset below `limit`.
+    pub fn last_below(&self, position: u64, limit: Offset) -> Option<OffsetPosition> {
+        let above = self.entries.partition_point(|entry| {
+            let entry = self.resolve(entry);
+            entry.position <= position && entry.offset < limit
+        });
+        let last = above.checked_sub(1).and_then(|last| self.entries.get(last));
+        last.map(|entry| self.resolve(entry))
+    }
+
     /// The first entry at or behind byte `position`: an offset that a read ending there does not reach (Kafka's
     /// `fetchUpperBoundOffset`). `None` if no entry lies that far.
     pub fn at_or_behind(&self, position: u64) -> Option<OffsetPosition> {

@@ -1,0 +1,299 @@
+//! What the worker does besides commits: sealing rolled segments, checkpoints, retention, `DeleteRecords`,
+//! closing. Everything that takes a file away keeps the order: manifest durable, fence, unlink.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::writer::Writer;
+use crate::completion::Completion;
+use crate::error::EngineError;
+use crate::leadership::Standing;
+use crate::log::names::SegmentFile;
+use crate::log::partition::{Maintained, Partition, Request, SegmentList};
+use crate::log::segment::Segment;
+use crate::log::status::State;
+use crate::settings::LogConfig;
+use crate::types::{Offset, Timestamp};
+
+impl Partition {
+    /// Does what a request asks for.
+    pub(crate) fn serve(self: &Arc<Self>, writer: &mut Writer, request: Request) {
+        match request {
+            Request::DeleteRecords { before, done } => {
+                let outcome = self.delete_records_before(writer, before);
+                self.answer(done, outcome);
+            }
+            Request::Maintain { done } => {
+                let outcome = self.maintain_now(writer);
+                self.answer(done, outcome);
+            }
+            Request::Flush => {
+                if let Err(error) = self.sync(writer) {
+                    self.poison(&error);
+                }
+            }
+            Request::Close { done } => {
+                if let Err(error) = self.release(writer) {
+                    tracing::warn!(dir = %self.dir.display(), %error,
+                        "closed without a final manifest: the next open will scan the tail");
+                }
+                self.shut(writer);
+                done.complete(Ok(()));
+            }
+            Request::Abandon { done } => {
+                self.shut(writer);
+                done.complete(Ok(()));
+            }
+        }
+    }
+
+    fn answer<T>(&self, done: Completion<Result<T, EngineError>>, outcome: Result<T, EngineError>) {
+        if let Err(error) = &outcome {
+            tracing::warn!(dir = %self.dir.display(), %error, "housekeeping failed");
+        }
+        done.complete(outcome);
+    }
+
+    /// After a commit: seals what was rolled, and writes a checkpoint when enough was written since the last one.
+    /// Failures cost a longer scan after a crash, nothing else, so they are left to the next round.
+    pub(crate) fn after_commit(&self, writer: &mut Writer) {
+        let outcome = if !writer.unsealed.is_empty() {
+            self.seal(writer, false)
+        } else if writer.unchecked_bytes >= self.shared.settings.checkpoint_distance_bytes
+            && self.core.lock().status.high_watermark == writer.end
+        {
+            let _call = self.watch_call();
+            writer.write_checkpoint()
+        } else {
+            return;
+        };
+        if let Err(error) = outcome {
+            writer.unchecked_bytes = 0;
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot write a checkpoint; trying again later");
+        }
+    }
+
+    /// Writes the index files of the rolled segments and a manifest that pins them.
+    fn seal(&self, writer: &mut Writer, released: bool) -> Result<(), EngineError> {
+        let _call = self.watch_call();
+        writer.write_unsealed_indexes()?;
+        let segments = Arc::clone(&*self.segments.read());
+        let (log_start, high_watermark) = {
+            let core = self.core.lock();
+            (core.status.log_start, core.status.high_watermark)
+        };
+        writer.write_manifest(&pinned(&segments, writer), log_start, high_watermark, released)?;
+        writer.unchecked_bytes = 0;
+        for segment in writer.unsealed.drain(..) {
+            self.shared.open_segments.opened(&segment);
+        }
+        if matches!(self.leadership.standing(), Standing::Leading) {
+            writer.remove_replaced();
+        }
+        Ok(())
+    }
+
+    fn delete_records_before(
+        &self,
+        writer: &mut Writer,
+        before: Option<Offset>,
+    ) -> Result<Offset, EngineError> {
+        let (log_start, high_watermark) = {
+            let core = self.core.lock();
+            (core.status.log_start, core.status.high_watermark)
+        };
+        let offset = before.unwrap_or(high_watermark);
+        if offset > high_watermark || offset < Offset::ZERO {
+            return Err(EngineError::OffsetOutOfRange { offset, log_start, high_watermark });
+        }
+        if offset <= log_start {
+            self.still_leading()?;
+            return Ok(log_start);
+        }
+        self.raise_log_start(writer, offset)?;
+        Ok(offset)
+    }
+
+    fn maintain_now(&self, writer: &mut Writer) -> Result<Maintained, EngineError> {
+        let now = self.shared.clock.now();
+        let config = self.config();
+        self.tail.lock().clear_if_idle(now, self.shared.settings.tail_idle_ms);
+        let expiration_ms = self.shared.settings.producer_id_expiration_ms;
+        self.core.lock().producers.expire(now, expiration_ms);
+        writer.producers.expire(now, expiration_ms);
+
+        if writer.active.as_ref().is_some_and(|active| active.is_expired(now)) {
+            self.sync_or_poison(writer)?;
+            writer.retire_active();
+        }
+        let segments = Arc::clone(&*self.segments.read());
+        let mut maintained = Maintained::default();
+        match self.retention_start(&segments, &config, now) {
+            Some(log_start) => {
+                let (count, bytes) = self.raise_log_start(writer, log_start)?;
+                maintained.segments_deleted = count;
+                maintained.bytes_deleted = bytes;
+            }
+            None if !writer.unsealed.is_empty() => self.seal(writer, false)?,
+            None => {}
+        }
+        self.remove_garbage(writer)?;
+        maintained.log_start = self.core.lock().status.log_start;
+        Ok(maintained)
+    }
+
+    /// Where the log is to begin according to retention, if that is further on than now. The rules are Kafka's:
+    /// oldest first, whole segments below the high watermark, the active one too.
+    fn retention_start(&self, segments: &SegmentList, config: &LogConfig, now: Timestamp) -> Option<Offset> {
+        if !config.delete {
+            return None;
+        }
+        let high_watermark = self.core.lock().status.high_watermark;
+        let mut excess = match u64::try_from(config.retention_bytes) {
+            Ok(keep) => segments.iter().map(|segment| segment.bytes()).sum::<u64>().checked_sub(keep),
+            Err(_) => None,
+        };
+        let mut start = None;
+        for segment in segments.iter() {
+            let state = segment.state();
+            if state.end_offset > high_watermark || state.bytes == 0 {
+                break;
+            }
+            let expired =
+                config.retention_ms >= 0 && now.0.saturating_sub(state.max_timestamp.0) > config.retention_ms;
+            excess = excess.and_then(|excess| excess.checked_sub(state.bytes));
+            if !expired && excess.is_none() {
+                break;
+            }
+            start = Some(state.end_offset);
+        }
+        start
+    }
+
+    /// Moves the log start to `log_start`: manifest, fence, unlink. The number and bytes of segments deleted.
+    fn raise_log_start(&self, writer: &mut Writer, log_start: Offset) -> Result<(usize, u64), EngineError> {
+        let whole_log = writer
+            .active
+            .as_ref()
+            .is_some_and(|active| active.position() > 0 && active.segment.end_offset() <= log_start);
+        if whole_log {
+            self.sync_or_poison(writer)?;
+            writer.retire_active();
+        }
+        let segments = Arc::clone(&*self.segments.read());
+        let is_active = |segment: &Arc<Segment>| {
+            writer.active.as_ref().is_some_and(|active| Arc::ptr_eq(&active.segment, segment))
+        };
+        let (kept, gone): (Vec<_>, Vec<_>) = segments
+            .iter()
+            .cloned()
+            .partition(|segment| is_active(segment) || segment.end_offset() > log_start);
+        let high_watermark = self.core.lock().status.high_watermark;
+        let kept = Arc::new(kept);
+        writer.unsealed.retain(|segment| segment.end_offset() > log_start);
+        {
+            let _call = self.watch_call();
+            let pinned = pinned(&kept, writer);
+            // A full volume must not keep anybody from deleting: the manifest may use the reserve.
+            self.shared.reserve.with(|| writer.write_manifest(&pinned, log_start, high_watermark, false))?;
+        }
+        self.still_leading()?;
+        self.core.lock().raise_log_start(log_start);
+        *self.segments.write() = kept;
+        self.watchers.notify();
+        let bytes = gone.iter().map(|segment| segment.bytes()).sum();
+        for segment in &gone {
+            segment.close();
+            writer.garbage.extend(SegmentFile::ALL.into_iter().map(|file| segment.path(file)));
+        }
+        writer.remove_replaced();
+        self.remove_garbage(writer)?;
+        Ok((gone.len(), bytes))
+    }
+
+    /// Unlinks files that the durable manifest does not need. Failures are left to the next round.
+    pub(crate) fn remove_garbage(&self, writer: &mut Writer) -> Result<(), EngineError> {
+        if writer.garbage.is_empty() {
+            return Ok(());
+        }
+        self.still_leading()?;
+        let _call = self.watch_call();
+        let remove = |path: &PathBuf| match writer.substrate.remove_file(path) {
+            Err(error) if !error.is_not_found() => {
+                tracing::warn!(%error, "cannot remove a file; trying again later");
+                true
+            }
+            _ => false,
+        };
+        let mut garbage = std::mem::take(&mut writer.garbage);
+        garbage.retain(remove);
+        writer.garbage = garbage;
+        if let Err(error) = self.leadership.collect_old_claims() {
+            tracing::debug!(dir = %self.dir.display(), %error, "old claims stay for now");
+        }
+        Ok(())
+    }
+
+    /// The fence, for everything but commits. A deposed leader ends here.
+    fn still_leading(&self) -> Result<(), EngineError> {
+        match self.leadership.standing() {
+            Standing::Leading => Ok(()),
+            Standing::Deposed { by } => {
+                self.end(State::Deposed { by });
+                Err(EngineError::Deposed { by })
+            }
+            Standing::Unknown(error) => {
+                Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") })
+            }
+        }
+    }
+
+    fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {
+        self.sync(writer).map_err(|error| {
+            self.poison(&error);
+            EngineError::from(error)
+        })
+    }
+
+    /// Writes what lets a successor open without a scan.
+    fn release(&self, writer: &mut Writer) -> Result<(), EngineError> {
+        self.sync_or_poison(writer)?;
+        let committed = {
+            let core = self.core.lock();
+            core.status.state == State::Leading && core.status.high_watermark == writer.end
+        };
+        if !committed {
+            return Err(EngineError::Poisoned { reason: "what was written last is not committed".into() });
+        }
+        if writer.active.as_ref().is_some_and(|active| active.position() == 0) {
+            // Empty: nothing refers to it, and the next leader clears it away.
+            writer.active = None;
+            let mut segments = self.segments.write();
+            *segments = Arc::new(segments.iter().filter(|segment| segment.bytes() > 0).cloned().collect());
+        }
+        writer.retire_active();
+        if writer.manifest.released && writer.unsealed.is_empty() {
+            return Ok(());
+        }
+        self.seal(writer, true)
+    }
+
+    /// Closes every file.
+    fn shut(&self, writer: &mut Writer) {
+        self.end(State::Closed);
+        writer.active = None;
+        writer.unsealed.clear();
+        for segment in self.segments.read().iter() {
+            segment.close();
+        }
+    }
+}
+
+/// The segments that a manifest pins: all but the one that is appended to.
+fn pinned(segments: &[Arc<Segment>], writer: &Writer) -> Vec<Arc<Segment>> {
+    segments
+        .iter()
+        .filter(|segment| writer.active.as_ref().is_none_or(|active| !Arc::ptr_eq(&active.segment, segment)))
+        .cloned()
+        .collect()
+}

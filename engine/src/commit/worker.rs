@@ -1,0 +1,355 @@
+//! The commit cycle: write, sync, fence, advance, tell. The rule of the house in code.
+//!
+//! One worker a partition runs as a job of the I/O pool as long as there is work. A cycle takes what is staged,
+//! writes it with one gathered write and syncs it. Then the fence is read: by the worker itself where that costs
+//! nothing or nothing else is waiting, else by a second job, so that the next cycle's write and sync run
+//! meanwhile. One fence read serves every cycle that was synced before it began.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kaas_substrate::{ErrorClass, Kind};
+
+use super::staging::{Staged, Told};
+use super::writer::Writer;
+use crate::error::AppendError;
+use crate::leadership::Standing;
+use crate::log::partition::{Core, Partition, Request};
+use crate::log::status::State;
+use crate::settings::LogConfig;
+use crate::types::{Offset, Timestamp};
+
+/// Batches up to this size are kept in one piece in the tail.
+const TAIL_COPY_BYTES: usize = 4 << 10;
+
+/// What the worker does next.
+enum Work {
+    Commit {
+        batches: Vec<Staged>,
+        roll: bool,
+        config: Arc<LogConfig>,
+    },
+    Request(Request),
+    /// Nothing is left to do; the writer has been put back.
+    Idle,
+    /// The partition has ended: the files are to be closed.
+    Ended(Box<Writer>),
+}
+
+/// Ends the partition if the worker goes away with the writer (a panic), since nobody could serve it any more.
+struct WorkerGuard<'a>(&'a Partition, bool);
+
+impl Drop for WorkerGuard<'_> {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.end(State::Poisoned { reason: "the commit worker failed".into() });
+        }
+    }
+}
+
+impl Partition {
+    /// The worker: runs until nothing is left to do.
+    pub(crate) fn work(self: &Arc<Self>, writer: Box<Writer>) {
+        let mut guard = WorkerGuard(self, false);
+        let mut writer = writer;
+        loop {
+            let work;
+            (work, writer) = match self.next_work(writer) {
+                (Work::Idle, _) => break,
+                (Work::Ended(writer), _) => {
+                    drop(writer);
+                    break;
+                }
+                (work, Some(writer)) => (work, writer),
+                (_, None) => break,
+            };
+            match work {
+                Work::Commit { batches, roll, config } => self.commit(&mut writer, batches, roll, &config),
+                Work::Request(request) => self.serve(&mut writer, request),
+                Work::Idle | Work::Ended(_) => {}
+            }
+        }
+        guard.1 = true;
+    }
+
+    fn next_work(&self, writer: Box<Writer>) -> (Work, Option<Box<Writer>>) {
+        let mut core = self.core.lock();
+        if !core.is_leading() {
+            core.worker_active = false;
+            return (Work::Ended(writer), None);
+        }
+        let staged_first = matches!(core.requests.front(), None | Some(Request::Close { .. }));
+        if staged_first && !core.staged.is_empty() {
+            let config = Arc::clone(&core.config);
+            let (batches, roll) = self.take_cycle(&mut core, &writer, &config);
+            return (Work::Commit { batches, roll, config }, Some(writer));
+        }
+        if let Some(request) = core.requests.pop_front() {
+            return (Work::Request(request), Some(writer));
+        }
+        core.worker_active = false;
+        core.writer = Some(writer);
+        (Work::Idle, None)
+    }
+
+    /// Takes from the staged batches what one write can hold, and whether a new segment must be begun for it.
+    fn take_cycle(&self, core: &mut Core, writer: &Writer, config: &LogConfig) -> (Vec<Staged>, bool) {
+        let cycle_bytes_max = self.shared.settings.cycle_bytes_max;
+        let (mut count, mut bytes, mut roll) = (0, 0_u64, false);
+        let mut position = writer.active.as_ref().map_or(0, super::writer::Active::position);
+        let (mut base, mut first_timestamp) = (None, None);
+        for staged in &core.staged {
+            let header = &staged.header;
+            let full = if roll || writer.active.is_none() {
+                // A segment that does not exist yet: the same rules from its own beginning.
+                let base: i64 = *base.get_or_insert(header.base_offset.0);
+                let first: Timestamp = *first_timestamp.get_or_insert(header.max_timestamp);
+                position > 0
+                    && (position + header.batch_bytes as u64 > config.segment_bytes
+                        || header.last_offset().0.saturating_sub(base) > i64::from(i32::MAX)
+                        || header.max_timestamp.0.saturating_sub(first.0) > config.segment_ms)
+            } else {
+                writer.active.as_ref().is_some_and(|active| active.is_full_for(header, position, config))
+            };
+            if full && count == 0 && !roll {
+                roll = true;
+                position = 0;
+                base = Some(header.base_offset.0);
+                first_timestamp = Some(header.max_timestamp);
+            } else if full {
+                break;
+            }
+            if count > 0 && bytes + header.batch_bytes as u64 > cycle_bytes_max as u64 {
+                break;
+            }
+            count += 1;
+            bytes += header.batch_bytes as u64;
+            position += header.batch_bytes as u64;
+        }
+        (core.staged.drain(..count).collect(), roll)
+    }
+
+    fn commit(self: &Arc<Self>, writer: &mut Writer, batches: Vec<Staged>, roll: bool, config: &LogConfig) {
+        let now = self.shared.clock.now();
+        if let Err(error) = self.write(writer, &batches, roll, now, config) {
+            if error.class == ErrorClass::NoSpace && self.take_back_cycle(writer, batches, &error) {
+                return;
+            }
+            self.poison(&error);
+            return;
+        }
+        writer.wrote(&batches, now);
+        let end = writer.end;
+        let bytes: usize = batches.iter().map(Staged::bytes).sum();
+        self.tail.lock().push(
+            batches.iter().map(|staged| staged.to_tail(TAIL_COPY_BYTES)),
+            now,
+            &self.shared.settings,
+        );
+        drop(batches);
+        let written = {
+            let mut core = self.core.lock();
+            core.written_end = end;
+            core.written_waiters.take_up_to(end)
+        };
+        let mut told = Told::default();
+        told.succeed(written);
+        told.tell();
+
+        if self.sync_is_due(writer, config, now)
+            && let Err(error) = self.sync(writer)
+        {
+            self.poison(&error);
+            return;
+        }
+        let (space, more) = {
+            let mut core = self.core.lock();
+            core.synced_end = end;
+            core.staged_bytes = core.staged_bytes.saturating_sub(bytes);
+            (std::mem::take(&mut core.space_waiters), !core.staged.is_empty())
+        };
+        space.into_iter().for_each(|completion| completion.complete(()));
+        self.fence(more);
+        self.after_commit(writer);
+    }
+
+    /// Rolls if asked, begins a segment if there is none, writes.
+    fn write(
+        &self,
+        writer: &mut Writer,
+        batches: &[Staged],
+        roll: bool,
+        now: Timestamp,
+        config: &LogConfig,
+    ) -> Result<(), kaas_substrate::Error> {
+        let _call = self.watch_call();
+        if roll {
+            writer.sync()?;
+            writer.retire_active();
+        }
+        if writer.active.is_none()
+            && let Some(first) = batches.first()
+        {
+            let segment = writer.create_segment(first.header.base_offset, now, config)?;
+            let mut segments = self.segments.write();
+            let mut list = Vec::clone(&segments);
+            list.push(segment);
+            *segments = Arc::new(list);
+        }
+        writer.write(batches)
+    }
+
+    /// Whether a commit must be synced now: always, unless `flush.messages` and `flush.ms` allow otherwise.
+    fn sync_is_due(self: &Arc<Self>, writer: &Writer, config: &LogConfig, now: Timestamp) -> bool {
+        let waited = writer.unsynced_since.map_or(0, |since| now.0.saturating_sub(since.0));
+        if writer.unsynced_records >= config.flush_messages.max(1) || waited >= config.flush_ms {
+            return true;
+        }
+        if let Ok(left) = u64::try_from(config.flush_ms.saturating_sub(waited))
+            && config.flush_ms < i64::MAX
+        {
+            let partition = Arc::downgrade(self);
+            self.shared.timer.at(Instant::now() + Duration::from_millis(left), move || {
+                let Some(partition) = partition.upgrade() else { return };
+                let mut core = partition.core.lock();
+                // One at a time is enough, whatever the number of cycles that asked for it.
+                if !core.requests.iter().any(|request| matches!(request, Request::Flush)) {
+                    core.requests.push_back(Request::Flush);
+                    partition.kick(&mut core);
+                }
+            });
+        }
+        false
+    }
+
+    pub(crate) fn sync(&self, writer: &mut Writer) -> Result<(), kaas_substrate::Error> {
+        let _call = self.watch_call();
+        writer.sync()
+    }
+
+    /// The volume is full: takes back this cycle's batches and everything staged behind them, cuts off what was
+    /// half written, and goes on. False if the cut failed.
+    fn take_back_cycle(
+        &self,
+        writer: &mut Writer,
+        batches: Vec<Staged>,
+        error: &kaas_substrate::Error,
+    ) -> bool {
+        if let Some(active) = &writer.active
+            && let Err(cut) = active.open.file.set_length(active.position())
+        {
+            tracing::error!(dir = %self.dir.display(), error = %cut, "cannot cut off a half-written batch");
+            return false;
+        }
+        tracing::warn!(dir = %self.dir.display(), %error, "no space: appends fail until there is space again");
+        let error = AppendError::NoSpace(Arc::new(kaas_substrate::Error {
+            operation: error.operation,
+            path: error.path.clone(),
+            class: error.class,
+            source: std::io::Error::from(error.source.kind()),
+        }));
+        let mut told = Told::default();
+        let space = {
+            let mut core = self.core.lock();
+            core.unstage_from(0);
+            for staged in batches.into_iter().rev() {
+                core.take_back(staged);
+            }
+            told.fail(core.written_waiters.take_above(writer.end), &error);
+            told.fail(core.committed_waiters.take_above(writer.end), &error);
+            std::mem::take(&mut core.space_waiters)
+        };
+        told.tell();
+        space.into_iter().for_each(|completion| completion.complete(()));
+        true
+    }
+
+    /// A storage error after which the open files cannot be trusted.
+    pub(crate) fn poison(&self, error: &kaas_substrate::Error) {
+        tracing::error!(dir = %self.dir.display(), epoch = %self.epoch(), %error,
+            "storage error: the partition stops and must be led anew");
+        self.end(State::Poisoned { reason: error.to_string() });
+    }
+
+    /// Has the fence read and, if this leader still leads, the high watermark advanced to what is synced.
+    ///
+    /// With `more` to write, and where the read goes over a network, another job does it.
+    pub(crate) fn fence(self: &Arc<Self>, more: bool) {
+        {
+            let mut core = self.core.lock();
+            if core.fence_running {
+                return;
+            }
+            core.fence_running = true;
+        }
+        let cheap = matches!(self.shared.substrate.kind(), Kind::Local | Kind::Memory);
+        if more && !cheap {
+            let partition = Arc::clone(self);
+            if self.shared.io.schedule(move || partition.run_fence()).is_ok() {
+                return;
+            }
+        }
+        self.run_fence();
+    }
+
+    /// Reads the fence until everything synced is committed. Ends with `fence_running` unset.
+    fn run_fence(self: &Arc<Self>) {
+        loop {
+            let synced = {
+                let mut core = self.core.lock();
+                let sure = core.status.state != State::Unsure;
+                if !core.is_leading() || (sure && core.synced_end <= core.status.high_watermark) {
+                    core.fence_running = false;
+                    return;
+                }
+                core.synced_end
+            };
+            match self.leadership.standing() {
+                Standing::Leading => self.committed(synced),
+                Standing::Deposed { by } => {
+                    self.core.lock().fence_running = false;
+                    self.end(State::Deposed { by });
+                    return;
+                }
+                Standing::Unknown(error) => {
+                    tracing::warn!(dir = %self.dir.display(), %error, "the fence cannot be read; asking again");
+                    let mut core = self.core.lock();
+                    core.status.state = State::Unsure;
+                    core.fence_running = false;
+                    drop(core);
+                    self.watchers.notify();
+                    self.ask_again();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn ask_again(self: &Arc<Self>) {
+        let partition = Arc::downgrade(self);
+        let at = Instant::now() + Duration::from_millis(self.shared.settings.fence_retry_ms.max(1));
+        self.shared.timer.at(at, move || {
+            let Some(partition) = partition.upgrade() else { return };
+            let io = Arc::clone(&partition.shared);
+            // A closed pool means that the engine is going away.
+            let _ = io.io.schedule(move || partition.fence(false));
+        });
+    }
+
+    /// Everything below `end` is committed: it was synced, and the fence was read after that.
+    fn committed(&self, end: Offset) {
+        let mut told = Told::default();
+        {
+            let mut core = self.core.lock();
+            if !core.is_leading() {
+                return;
+            }
+            core.status.state = State::Leading;
+            core.advance_high_watermark(end);
+            let end = core.status.high_watermark;
+            told.succeed(core.committed_waiters.take_up_to(end));
+        }
+        told.tell();
+        self.watchers.notify();
+    }
+}

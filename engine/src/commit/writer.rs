@@ -1,0 +1,373 @@
+//! The leader's open files, and the calls that change them. Used by one thread at a time: the worker's.
+//!
+//! A [`Writer`] makes system calls and knows nothing of staging, waiters or locks; what it must not do on its own
+//! (act before the fence was read) is the business of its callers in [`super::worker`] and [`super::housekeeping`].
+
+use std::io::IoSlice;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kaas_substrate::{OpenMode, Substrate};
+use parking_lot::Mutex;
+
+use super::staging::Staged;
+use crate::batch::BatchHeader;
+use crate::error::EngineError;
+use crate::log::indexes::{IndexImages, LogIndexes};
+use crate::log::names::{SegmentFile, SegmentName};
+use crate::log::segment::{OpenSegment, Segment};
+use crate::manifest::versioned::{self, FileKind, FileVersion};
+use crate::manifest::{
+    CHECKPOINT, Checkpoint, IndexLengths, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef,
+};
+use crate::producer_state::ProducerStates;
+use crate::settings::LogConfig;
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// The files of one leader of one partition.
+pub(crate) struct Writer {
+    pub(crate) substrate: Arc<dyn Substrate>,
+    pub(crate) dir: PathBuf,
+    pub(crate) epoch: Epoch,
+    /// The segment that is appended to; made by the first append after an open or a roll.
+    pub(crate) active: Option<Active>,
+    /// Rolled segments whose index files and manifest are still to be written.
+    pub(crate) unsealed: Vec<Arc<Segment>>,
+    /// The producers as of `end`: what is written, and nothing that is only staged.
+    pub(crate) producers: ProducerStates,
+    /// The offset behind what is written.
+    pub(crate) end: Offset,
+    /// Bytes written since the last recovery checkpoint or manifest.
+    pub(crate) unchecked_bytes: u64,
+    /// Records written since the last sync.
+    pub(crate) unsynced_records: u64,
+    /// When the oldest of them was written.
+    pub(crate) unsynced_since: Option<Timestamp>,
+    /// The producers where the unpinned segments begin: what the next manifest refers to.
+    pub(crate) boundary: Boundary,
+    /// Files that the durable manifest does not need; to be unlinked once the fence was read.
+    pub(crate) garbage: Vec<PathBuf>,
+    /// The last manifest written.
+    pub(crate) manifest: Manifest,
+    pub(crate) numbers: Numbers,
+}
+
+/// The producer snapshot at the offset where the unpinned segments begin.
+pub(crate) enum Boundary {
+    /// It is in a file, or there were no producers.
+    Written(Option<ProducerStateRef>),
+    /// Taken when the last segment was retired; to be written with the next manifest.
+    Pending { offset: Offset, bytes: Vec<u8> },
+}
+
+/// The last number used for each kind of file; a leader counts from 1.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Numbers {
+    pub(crate) manifest: u64,
+    pub(crate) checkpoint: u64,
+    pub(crate) producer_state: u64,
+}
+
+/// The segment that is appended to.
+pub(crate) struct Active {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) open: Arc<OpenSegment>,
+    /// False until the directory was synced after the file's creation.
+    pub(crate) name_durable: bool,
+    /// When it was created.
+    pub(crate) created: Timestamp,
+    /// The max timestamp of its first batch, which Kafka measures `segment.ms` from.
+    pub(crate) first_timestamp: Option<Timestamp>,
+    pub(crate) roll_after_ms: i64,
+    /// What of the index files is written.
+    pub(crate) index_files: IndexLengths,
+}
+
+impl Active {
+    pub(crate) fn position(&self) -> u64 {
+        self.segment.bytes()
+    }
+
+    /// Whether `batch` must go into a new segment; the rules are Kafka's.
+    pub(crate) fn is_full_for(&self, batch: &BatchHeader, position: u64, config: &LogConfig) -> bool {
+        if position == 0 {
+            return false;
+        }
+        let base = self.segment.base_offset().0;
+        let relative = batch.last_offset().0.saturating_sub(base);
+        let waited = self.first_timestamp.map_or(0, |first| batch.max_timestamp.0.saturating_sub(first.0));
+        position + batch.batch_bytes as u64 > config.segment_bytes
+            || relative > i64::from(i32::MAX)
+            || waited > self.roll_after_ms
+            || self.open.indexes.lock().is_full(config.segment_index_bytes)
+    }
+
+    /// Whether it has become too old to be appended to.
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.position() > 0 && now.0.saturating_sub(self.created.0) > self.roll_after_ms
+    }
+}
+
+impl Writer {
+    /// Creates the segment that the batch at `base_offset` begins. Its name is durable only after [`Self::sync`].
+    pub(crate) fn create_segment(
+        &mut self,
+        base_offset: Offset,
+        now: Timestamp,
+        config: &LogConfig,
+    ) -> Result<Arc<Segment>, kaas_substrate::Error> {
+        let name = SegmentName { epoch: self.epoch, base_offset };
+        let path = name.path(&self.dir, SegmentFile::Log);
+        let file = self.substrate.open(&path, OpenMode::CreateNew)?;
+        let indexes = LogIndexes::new(base_offset, config.index_interval_bytes);
+        let open = Arc::new(OpenSegment { file, indexes: Mutex::new(indexes) });
+        let segment = Arc::new(Segment::new_active(name, &self.dir, Arc::clone(&open)));
+        self.active = Some(Active {
+            segment: Arc::clone(&segment),
+            open,
+            name_durable: false,
+            created: now,
+            first_timestamp: None,
+            roll_after_ms: config.segment_ms.saturating_sub(jitter_ms(base_offset, config)),
+            index_files: IndexLengths::default(),
+        });
+        Ok(segment)
+    }
+
+    /// Writes batches at the end of the active segment with one gathered write. Not durable on return.
+    pub(crate) fn write(&mut self, batches: &[Staged]) -> Result<(), kaas_substrate::Error> {
+        let Some(active) = &self.active else { return Ok(()) };
+        let parts: Vec<IoSlice<'_>> = batches
+            .iter()
+            .flat_map(|staged| [IoSlice::new(staged.stamped.bytes()), IoSlice::new(&staged.body)])
+            .collect();
+        active.open.file.write_all_at(&parts, active.position())
+    }
+
+    /// Takes note of batches that were written: indexes, producers, end.
+    pub(crate) fn wrote(&mut self, batches: &[Staged], now: Timestamp) {
+        let Some(active) = &mut self.active else { return };
+        let mut indexes = active.open.indexes.lock();
+        for staged in batches {
+            let header = &staged.header;
+            indexes.append(header, active.segment.bytes());
+            if let Some(ended) = self.producers.replay(header, staged.marker)
+                && ended.aborted
+            {
+                indexes.append_aborted(&ended);
+            }
+            active.segment.wrote(header);
+            active.first_timestamp.get_or_insert(header.max_timestamp);
+            self.end = header.next_offset();
+            self.unchecked_bytes += header.batch_bytes as u64;
+            self.unsynced_records += u64::try_from(header.record_count).unwrap_or(0);
+        }
+        self.unsynced_since.get_or_insert(now);
+    }
+
+    /// Makes everything written durable, the active segment's name included. An error is final for the file.
+    pub(crate) fn sync(&mut self) -> Result<(), kaas_substrate::Error> {
+        if let Some(active) = &mut self.active {
+            if self.unsynced_records > 0 || !active.name_durable {
+                active.open.file.sync_data()?;
+            }
+            if !active.name_durable {
+                self.substrate.sync_dir(&self.dir)?;
+                active.name_durable = true;
+            }
+        }
+        self.unsynced_records = 0;
+        self.unsynced_since = None;
+        Ok(())
+    }
+
+    /// Closes the active segment to appends. It must have been synced.
+    pub(crate) fn retire_active(&mut self) {
+        if let Some(active) = self.active.take() {
+            active.open.indexes.lock().finish();
+            self.unsealed.push(active.segment);
+            self.take_boundary();
+        }
+    }
+
+    /// Remembers the producers as they are now, where the next segment will begin.
+    pub(crate) fn take_boundary(&mut self) {
+        self.boundary = if self.producers.is_empty() {
+            Boundary::Written(None)
+        } else {
+            Boundary::Pending { offset: self.end, bytes: self.producers.to_snapshot() }
+        };
+    }
+
+    /// Writes the index files of the active segment as far as it goes, for a checkpoint.
+    pub(crate) fn extend_index_files(&mut self) -> Result<IndexLengths, kaas_substrate::Error> {
+        let Some(active) = &mut self.active else { return Ok(IndexLengths::default()) };
+        let images = active.open.indexes.lock().images();
+        let lengths = write_index_files(&*self.substrate, &active.segment, &images, &active.index_files)?;
+        active.index_files = lengths;
+        Ok(lengths)
+    }
+
+    /// Writes the index files of the rolled segments. They are derived data: a later reader that finds them short
+    /// or damaged walks through the log.
+    pub(crate) fn write_unsealed_indexes(&self) -> Result<(), kaas_substrate::Error> {
+        for segment in &self.unsealed {
+            let Some(open) = segment.opened() else { continue };
+            let images = open.indexes.lock().images();
+            let lengths = write_index_files(&*self.substrate, segment, &images, &IndexLengths::default())?;
+            segment.set_index_files(lengths);
+        }
+        Ok(())
+    }
+
+    /// Writes a producer snapshot. Durable on return.
+    fn write_producer_state(
+        &mut self,
+        offset: Offset,
+        bytes: &[u8],
+    ) -> Result<ProducerStateRef, EngineError> {
+        let version = FileVersion { epoch: self.epoch, number: self.numbers.producer_state + 1 };
+        versioned::write_bytes(&*self.substrate, &self.dir, PRODUCER_STATE, version, bytes)?;
+        self.numbers.producer_state = version.number;
+        Ok(ProducerStateRef { epoch: version.epoch.get(), number: version.number, offset: offset.0 })
+    }
+
+    /// The producer snapshot for the next manifest, written if it is not yet.
+    fn boundary_ref(&mut self) -> Result<Option<ProducerStateRef>, EngineError> {
+        match std::mem::replace(&mut self.boundary, Boundary::Written(None)) {
+            Boundary::Written(reference) => {
+                self.boundary = Boundary::Written(reference);
+                Ok(reference)
+            }
+            Boundary::Pending { offset, bytes } => match self.write_producer_state(offset, &bytes) {
+                Ok(reference) => {
+                    self.boundary = Boundary::Written(Some(reference));
+                    Ok(Some(reference))
+                }
+                Err(error) => {
+                    self.boundary = Boundary::Pending { offset, bytes };
+                    Err(error)
+                }
+            },
+        }
+    }
+
+    /// Writes the next manifest: `segments` are pinned, and what lies behind them is this leader's. Durable on
+    /// return.
+    pub(crate) fn write_manifest(
+        &mut self,
+        segments: &[Arc<Segment>],
+        log_start: Offset,
+        high_watermark: Offset,
+        released: bool,
+    ) -> Result<(), EngineError> {
+        let producer_state = self.boundary_ref()?;
+        let entries: Vec<_> = segments.iter().map(|segment| segment.to_entry()).collect();
+        let next_offset = match &self.active {
+            Some(active) => active.segment.base_offset(),
+            None => self.end,
+        };
+        let manifest = Manifest {
+            epoch: self.epoch.get(),
+            log_start_offset: log_start.0,
+            high_watermark: high_watermark.0,
+            next_offset: next_offset.0,
+            released,
+            segments: entries,
+            producer_state,
+        };
+        let version = FileVersion { epoch: self.epoch, number: self.numbers.manifest + 1 };
+        versioned::write(&*self.substrate, &self.dir, MANIFEST, version, &manifest)?;
+        self.numbers.manifest = version.number;
+        self.manifest = manifest;
+        Ok(())
+    }
+
+    /// Writes a recovery checkpoint at `end`, which must be committed, and what it refers to. Durable on return.
+    pub(crate) fn write_checkpoint(&mut self) -> Result<(), EngineError> {
+        let Some(active) = &self.active else { return Ok(()) };
+        let (base_offset, state) = (active.segment.base_offset().0, active.segment.state());
+        let indexes = self.extend_index_files()?;
+        let producer_state = if self.producers.is_empty() {
+            None
+        } else {
+            let bytes = self.producers.to_snapshot();
+            Some(self.write_producer_state(self.end, &bytes)?)
+        };
+        let checkpoint = Checkpoint {
+            epoch: self.epoch.get(),
+            base_offset,
+            position: state.bytes,
+            offset: self.end.0,
+            max_timestamp: state.max_timestamp.0,
+            offset_of_max_timestamp: state.offset_of_max_timestamp.0,
+            indexes,
+            producer_state,
+        };
+        let version = FileVersion { epoch: self.epoch, number: self.numbers.checkpoint + 1 };
+        versioned::write(&*self.substrate, &self.dir, CHECKPOINT, version, &checkpoint)?;
+        self.numbers.checkpoint = version.number;
+        self.unchecked_bytes = 0;
+        Ok(())
+    }
+
+    /// Removes files of a kind that a later one has replaced. Only after the fence was read; failures are left to
+    /// the next round.
+    pub(crate) fn remove_replaced(&self) {
+        let keep = |kind: FileKind, keep: FileVersion| {
+            if let Err(error) = versioned::remove_below(&*self.substrate, &self.dir, kind, keep) {
+                tracing::debug!(dir = %self.dir.display(), ?kind, %error, "old files stay for now");
+            }
+        };
+        let epoch = self.epoch;
+        keep(MANIFEST, FileVersion { epoch, number: self.numbers.manifest });
+        keep(CHECKPOINT, FileVersion { epoch, number: self.numbers.checkpoint.max(1) });
+        // The manifest and the checkpoint may each need one; the manifest's is never the newer one.
+        if let Some(used) = self.manifest.producer_state
+            && let Some(epoch) = Epoch::new(used.epoch)
+        {
+            keep(PRODUCER_STATE, FileVersion { epoch, number: used.number });
+        }
+    }
+}
+
+/// Brings a segment's index files up to `images`; what `written` says is there already is not written again.
+fn write_index_files(
+    substrate: &dyn Substrate,
+    segment: &Segment,
+    images: &IndexImages,
+    written: &IndexLengths,
+) -> Result<IndexLengths, kaas_substrate::Error> {
+    let write = |file: SegmentFile, image: &[u8], done: u64| -> Result<u64, kaas_substrate::Error> {
+        let length = image.len() as u64;
+        if length == done {
+            return Ok(length);
+        }
+        let path = segment.path(file);
+        let mode = if done > 0 { OpenMode::Write } else { OpenMode::CreateNew };
+        let open = match substrate.open(&path, mode) {
+            // Left over from an attempt that failed half way.
+            Err(error) if error.is_exists() => substrate.open(&path, OpenMode::Write)?,
+            other => other?,
+        };
+        let from = usize::try_from(done).unwrap_or(usize::MAX).min(image.len());
+        open.write_all_at(&[IoSlice::new(image.get(from..).unwrap_or_default())], done)?;
+        open.set_length(length)?;
+        open.sync_data()?;
+        Ok(length)
+    };
+    Ok(IndexLengths {
+        offset_index_bytes: write(SegmentFile::OffsetIndex, &images.offset, written.offset_index_bytes)?,
+        time_index_bytes: write(SegmentFile::TimeIndex, &images.time, written.time_index_bytes)?,
+        txn_index_bytes: write(SegmentFile::TxnIndex, &images.txn, written.txn_index_bytes)?,
+    })
+}
+
+/// How much earlier a segment rolls: spread over `segment.jitter.ms` by its offset, so that restarts agree.
+fn jitter_ms(base_offset: Offset, config: &LogConfig) -> i64 {
+    if config.segment_jitter_ms <= 0 {
+        return 0;
+    }
+    let spread = base_offset.0.wrapping_mul(0x5851_F42D_4C95_7F2D).rotate_left(29);
+    spread.rem_euclid(config.segment_jitter_ms.saturating_add(1))
+}

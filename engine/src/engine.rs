@@ -1,0 +1,121 @@
+//! An engine: what the partitions of one root share.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use kaas_substrate::Substrate;
+
+use crate::clock::Clock;
+use crate::error::EngineError;
+use crate::io::IoPool;
+use crate::log::open::{OpenPartition, open};
+use crate::log::partition::Partition;
+use crate::log::segment::OpenSegments;
+use crate::log::tail::TailBudget;
+use crate::reserve::Reserve;
+use crate::settings::EngineSettings;
+use crate::timer::Timer;
+
+/// Name of the file at the root that holds a little space for cleaning up a full volume.
+pub const RESERVE_FILE: &str = "~reserve";
+
+/// The log engine of one process on one root directory.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+/// What partitions share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) substrate: Arc<dyn Substrate>,
+    pub(crate) settings: EngineSettings,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) io: IoPool,
+    pub(crate) timer: Timer,
+    pub(crate) open_segments: OpenSegments,
+    pub(crate) tail_budget: Arc<TailBudget>,
+    pub(crate) reserve: Reserve,
+    started: Instant,
+}
+
+impl Shared {
+    /// Milliseconds since the engine was opened; monotonic.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Engine {
+    /// An engine on `substrate`, whose root exists. Starts its threads and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no threads.
+    pub fn open(
+        substrate: Arc<dyn Substrate>,
+        settings: EngineSettings,
+        clock: Arc<dyn Clock>,
+    ) -> std::io::Result<Self> {
+        let shared = Shared {
+            io: IoPool::new(settings.io.clone())?,
+            timer: Timer::new()?,
+            open_segments: OpenSegments::new(settings.open_segments_max),
+            tail_budget: Arc::default(),
+            reserve: Reserve::new(Arc::clone(&substrate), Path::new(RESERVE_FILE).to_owned()),
+            started: Instant::now(),
+            substrate,
+            settings,
+            clock,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The threads that blocking calls belong on.
+    pub fn io(&self) -> &IoPool {
+        &self.shared.io
+    }
+
+    /// The volume.
+    pub fn substrate(&self) -> &Arc<dyn Substrate> {
+        &self.shared.substrate
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    /// Claims a partition at an epoch and opens it. Blocks: on a clean log for a handful of small files, after a
+    /// crash for a scan of at most the checkpoint distance. The partition serves when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Claim`] if somebody has the epoch or a higher one; [`EngineError::Foreign`] if the directory
+    /// belongs to another incarnation of the topic; [`EngineError::Damaged`] if records that were committed are not
+    /// there, which only `kaas-engine verify --repair` may decide to go on from.
+    pub fn open_partition(&self, request: OpenPartition) -> Result<Arc<Partition>, EngineError> {
+        open(&self.shared, request)
+    }
+
+    /// Puts space aside for cleaning up when the volume is full. Blocks; to be called at the start and now and then.
+    pub fn replenish_reserve(&self) -> Result<(), EngineError> {
+        self.shared.reserve.replenish()
+    }
+
+    /// Gives up the space put aside, so that something that frees space can be written. True if there was some.
+    pub fn give_up_reserve(&self) -> bool {
+        self.shared.reserve.give_up()
+    }
+
+    /// Bytes of records kept in memory for readers at the tail.
+    pub fn tail_bytes(&self) -> usize {
+        self.shared.tail_budget.bytes()
+    }
+
+    /// Ends the threads after what is queued. Partitions must have been closed. Blocks.
+    pub fn close(&self) {
+        self.shared.io.close();
+    }
+}

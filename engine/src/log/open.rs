@@ -1,0 +1,242 @@
+//! Opening a partition: claim, look, scan, pin, ask the fence, serve. `leadership.md`'s takeover, and the only
+//! recovery there is: a restart is a takeover from oneself.
+//!
+//! # Which bytes count
+//!
+//! The highest manifest says it. Its segments count up to the ends it pins. Behind them count the segments of the
+//! manifest's own epoch, as far as their batches are whole, undamaged and in sequence. Every leader writes a
+//! manifest, which pins what it inherited, *before* it serves anything or creates a segment; so what a deposed
+//! leader still writes, into old segments or as new ones, is outside of every later view, and views of later
+//! leaders only grow.
+//!
+//! # What is bounded
+//!
+//! A clean close pins everything: nothing is scanned. Otherwise the scan begins at the last recovery checkpoint,
+//! at most `checkpoint_distance_bytes` before the end of what was written.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
+use parking_lot::{Mutex, RwLock};
+
+use super::names::{SegmentFile, SegmentName};
+use super::partition::{Core, Partition};
+use super::recovery::{Recovered, recover};
+use super::segment::Segment;
+use super::status::{State, Status};
+use super::tail::Tail;
+use crate::commit::staging::Waiters;
+use crate::commit::writer::{Boundary, Numbers, Writer};
+use crate::engine::Shared;
+use crate::error::EngineError;
+use crate::identity::{Identity, hex, read_partition};
+use crate::leadership::{self, Claimant, Leadership, Standing};
+use crate::manifest::versioned;
+use crate::manifest::{MANIFEST, Manifest, ProducerStateRef};
+use crate::settings::LogConfig;
+use crate::types::{Epoch, Offset};
+
+/// What is to be opened, and as whom.
+#[derive(Debug, Clone)]
+pub struct OpenPartition {
+    /// The partition's directory, relative to the engine's root.
+    pub dir: PathBuf,
+    /// Which partition is expected there.
+    pub identity: Identity,
+    /// The epoch that the assignment gives this broker.
+    pub epoch: Epoch,
+    /// Who claims it.
+    pub claimant: Claimant,
+    /// The topic's configuration.
+    pub config: LogConfig,
+}
+
+/// Names found in a partition directory.
+#[derive(Debug, Default)]
+pub(crate) struct Listing {
+    /// Segments whose `.log` is there.
+    pub(crate) logs: BTreeSet<SegmentName>,
+    /// Every file of a segment.
+    segment_files: Vec<(SegmentName, SegmentFile)>,
+    /// What crashes left of files that were being written.
+    temporary: Vec<PathBuf>,
+}
+
+impl Listing {
+    pub(crate) fn read(substrate: &dyn kaas_substrate::Substrate, dir: &Path) -> Result<Self, EngineError> {
+        let mut listing = Self::default();
+        for entry in substrate.list(dir)? {
+            let name = entry.name.to_str().unwrap_or_default();
+            if entry.kind != EntryKind::File {
+                continue;
+            }
+            if name.starts_with(TEMPORARY_PREFIX) {
+                listing.temporary.push(dir.join(OsStr::new(name)));
+            } else if let Some((segment, file)) = SegmentName::parse(name) {
+                listing.segment_files.push((segment, file));
+                if file == SegmentFile::Log {
+                    listing.logs.insert(segment);
+                }
+            }
+        }
+        Ok(listing)
+    }
+}
+
+/// Claims and opens a partition; blocks. It serves when this returns.
+pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<Partition>, EngineError> {
+    let OpenPartition { dir, identity, epoch, claimant, config } = request;
+    let substrate = &shared.substrate;
+    check_identity(shared, &dir, &identity)?;
+    let leadership = leadership::claim(substrate, &dir, epoch, &claimant)?;
+
+    let listing = Listing::read(&**substrate, &dir)?;
+    let manifest =
+        versioned::read_highest::<Manifest>(&**substrate, &dir, MANIFEST)?.map(|(_, manifest)| manifest);
+    let recovered = recover(shared, &dir, &listing, manifest.as_ref(), &config)?;
+    make_durable(shared, &dir, &recovered)?;
+
+    let partition = assemble(shared, dir, identity, leadership, config, &listing, recovered, manifest)?;
+    match partition.leadership.standing() {
+        Standing::Leading => {}
+        Standing::Deposed { by } => return Err(EngineError::Deposed { by }),
+        Standing::Unknown(error) => {
+            return Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") });
+        }
+    }
+    if let Some(writer) = &partition.core.lock().writer {
+        writer.remove_replaced();
+    }
+    Ok(partition)
+}
+
+fn check_identity(shared: &Shared, dir: &Path, expected: &Identity) -> Result<(), EngineError> {
+    let found = read_partition(&*shared.substrate, dir)?;
+    if found == *expected {
+        return Ok(());
+    }
+    let describe = |identity: &Identity| {
+        format!("{}-{} (topic id {})", identity.topic, identity.partition, hex(&identity.topic_id))
+    };
+    Err(EngineError::Foreign { path: dir.to_owned(), expected: describe(expected), found: describe(&found) })
+}
+
+/// What was read may be another's (or a killed process's) unsynced bytes: nothing of it may be served, or built
+/// upon, before it is on stable storage.
+fn make_durable(shared: &Shared, dir: &Path, recovered: &Recovered) -> Result<(), EngineError> {
+    for segment in &recovered.scanned {
+        shared.substrate.make_durable(&segment.path(SegmentFile::Log), segment.bytes())?;
+    }
+    if !recovered.scanned.is_empty() {
+        shared.substrate.sync_dir(dir)?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::too_many_arguments)]
+fn assemble(
+    shared: &Arc<Shared>,
+    dir: PathBuf,
+    identity: Identity,
+    leadership: Leadership,
+    config: LogConfig,
+    listing: &Listing,
+    recovered: Recovered,
+    manifest: Option<Manifest>,
+) -> Result<Arc<Partition>, EngineError> {
+    let epoch = leadership.epoch();
+    let end = recovered.end;
+    let segments = Arc::new(recovered.segments);
+    let log_start = recovered.log_start;
+    let used: Option<ProducerStateRef> =
+        manifest.as_ref().and_then(|manifest| manifest.producer_state).filter(|used| used.offset == end.0);
+    let mut writer = Box::new(Writer {
+        substrate: Arc::clone(&shared.substrate),
+        dir: dir.clone(),
+        epoch,
+        active: None,
+        unsealed: Vec::new(),
+        producers: recovered.producers.clone(),
+        end,
+        unchecked_bytes: 0,
+        unsynced_records: 0,
+        unsynced_since: None,
+        boundary: Boundary::Written(used),
+        garbage: garbage(&dir, listing, &segments),
+        manifest: manifest.unwrap_or_default(),
+        numbers: Numbers::default(),
+    });
+    if used.is_none() {
+        writer.take_boundary();
+    }
+    // The authority on what counts, from here on. A full volume must not keep a partition from opening.
+    shared.reserve.with(|| writer.write_manifest(&segments, log_start, end, false))?;
+
+    let mut core = Core {
+        status: Status {
+            log_start,
+            last_stable: log_start,
+            high_watermark: log_start,
+            log_end: end,
+            epoch,
+            state: State::Leading,
+        },
+        config: Arc::new(config),
+        producers: recovered.producers,
+        staged: VecDeque::new(),
+        staged_bytes: 0,
+        requests: VecDeque::new(),
+        writer: Some(writer),
+        worker_active: false,
+        written_end: end,
+        synced_end: end,
+        fence_running: false,
+        written_waiters: Waiters::default(),
+        committed_waiters: Waiters::default(),
+        space_waiters: Vec::new(),
+    };
+    core.advance_high_watermark(end);
+    Ok(Arc::new(Partition {
+        shared: Arc::clone(shared),
+        dir,
+        identity,
+        leadership,
+        core: Mutex::new(core),
+        segments: RwLock::new(segments),
+        tail: Mutex::new(Tail::new(Arc::clone(&shared.tail_budget))),
+        watchers: super::watch::Watchers::default(),
+        call_began_ms: AtomicU64::new(0),
+    }))
+}
+
+/// Files that no later leader needs once this one's manifest is durable: segments outside of the view, index files
+/// without a log, temporary files.
+fn garbage(dir: &Path, listing: &Listing, view: &[Arc<Segment>]) -> Vec<PathBuf> {
+    let used: BTreeSet<SegmentName> = view.iter().map(|segment| segment.name).collect();
+    listing
+        .segment_files
+        .iter()
+        .filter(|(name, _)| !used.contains(name))
+        .map(|(name, file)| name.path(dir, *file))
+        .chain(listing.temporary.iter().cloned())
+        .collect()
+}
+
+impl Default for Manifest {
+    /// What holds before any leader has written one: an empty log.
+    fn default() -> Self {
+        Self {
+            epoch: Epoch::NONE.get(),
+            log_start_offset: 0,
+            high_watermark: 0,
+            next_offset: Offset::ZERO.0,
+            released: false,
+            segments: Vec::new(),
+            producer_state: None,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Exact answers about offsets: by time, by leader epoch. They block: segments are opened, batches read.
+
+use std::sync::Arc;
+
+use super::partition::{Partition, SegmentList};
+use super::reader::{Isolation, read_batch};
+use super::scan::{BatchScanner, Check, Scanned};
+use super::segment::Segment;
+use crate::batch::{
+    BatchError, BatchHeader, DecodeLimits, first_record_at_or_after, record_of_max_timestamp,
+};
+use crate::error::ReadError;
+use crate::log::names::SegmentFile;
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// Which offset is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeQuery {
+    /// The first record whose timestamp is at least this.
+    At(Timestamp),
+    /// The record with the largest timestamp (KIP-734); the first of several.
+    MaxTimestamp,
+}
+
+/// Where a batch stands in its segment's file, and its header.
+type Place = (u64, BatchHeader);
+
+/// A batch and the segment it is in.
+type Found<'a> = (&'a Arc<Segment>, Place);
+
+/// A record's place in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimestampOffset {
+    pub offset: Offset,
+    pub timestamp: Timestamp,
+    /// The epoch of the leader that appended it.
+    pub leader_epoch: Epoch,
+}
+
+impl Partition {
+    /// The committed record that a question about time asks for, decided record by record; `None` if there is
+    /// none. Blocks.
+    pub fn offset_for_time(
+        &self,
+        query: TimeQuery,
+        isolation: Isolation,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        let status = self.status();
+        if let Some(error) = status.state.read_error() {
+            return Err(error);
+        }
+        let limit = match isolation {
+            Isolation::ReadUncommitted => status.high_watermark,
+            Isolation::ReadCommitted => status.last_stable,
+        };
+        let segments = Arc::clone(&*self.segments.read());
+        match query {
+            TimeQuery::At(target) => self.first_at(&segments, target, status.log_start, limit),
+            TimeQuery::MaxTimestamp => self.max_timestamp(&segments, status.log_start, limit),
+        }
+    }
+
+    fn first_at(
+        &self,
+        segments: &SegmentList,
+        target: Timestamp,
+        from: Offset,
+        limit: Offset,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        let mut from = from;
+        for segment in segments.iter() {
+            while segment.end_offset() > from && segment.state().max_timestamp >= target {
+                let found = self.find_batch(segment, Some(target), from, limit, |header| {
+                    header.max_timestamp >= target && header.last_offset() >= from
+                })?;
+                let Some((position, header)) = found else { break };
+                let open = self.open_segment(segment)?;
+                let batch = read_batch(&*open.file, position, &header, segment)?;
+                let record = first_record_at_or_after(&batch, target, from, &DecodeLimits::default())
+                    .map_err(|error| damaged(segment, position, &error))?;
+                if let Some((offset, timestamp)) = record {
+                    return Ok(Some(TimestampOffset { offset, timestamp, leader_epoch: segment.name.epoch }));
+                }
+                // Only what lies below the log start was late enough: the next batches decide.
+                from = header.next_offset();
+            }
+        }
+        Ok(None)
+    }
+
+    fn max_timestamp(
+        &self,
+        segments: &SegmentList,
+        from: Offset,
+        limit: Offset,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        let mut best: Option<(Timestamp, &Arc<Segment>)> = None;
+        for segment in segments.iter().filter(|segment| segment.end_offset() > from) {
+            let state = segment.state();
+            if state.bytes > 0 && best.is_none_or(|(timestamp, _)| state.max_timestamp > timestamp) {
+                best = Some((state.max_timestamp, segment));
+            }
+        }
+        let Some((largest, segment)) = best else { return Ok(None) };
+        let found =
+            self.find_batch(segment, Some(largest), from, limit, |header| header.max_timestamp == largest)?;
+        // The batch with the largest timestamp may not be committed yet, or lie below the log start: look at all.
+        let (segment, (position, header)) = match found {
+            Some(found) => (segment, found),
+            None => match self.largest_by_scan(segments, from, limit)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
+        };
+        let open = self.open_segment(segment)?;
+        let batch = read_batch(&*open.file, position, &header, segment)?;
+        let record = record_of_max_timestamp(&batch, &DecodeLimits::default())
+            .map_err(|error| damaged(segment, position, &error))?;
+        let (offset, timestamp) = record.unwrap_or((header.last_offset(), header.max_timestamp));
+        Ok(Some(TimestampOffset { offset, timestamp, leader_epoch: segment.name.epoch }))
+    }
+
+    fn largest_by_scan<'a>(
+        &self,
+        segments: &'a SegmentList,
+        from: Offset,
+        limit: Offset,
+    ) -> Result<Option<Found<'a>>, ReadError> {
+        let mut best: Option<Found<'_>> = None;
+        for segment in segments.iter().filter(|segment| segment.end_offset() > from) {
+            let largest = best.map_or(Timestamp(i64::MIN), |(_, (_, header))| header.max_timestamp);
+            if segment.state().max_timestamp <= largest {
+                continue;
+            }
+            let mut candidate = largest;
+            self.find_batch(segment, None, from, limit, |header| {
+                candidate = candidate.max(header.max_timestamp);
+                false
+            })?;
+            if candidate > largest
+                && let Some(found) =
+                    self.find_batch(segment, None, from, limit, |header| header.max_timestamp == candidate)?
+            {
+                best = Some((segment, found));
+            }
+        }
+        Ok(best)
+    }
+
+    /// The first batch of a segment, between `from` and `limit`, that `wanted` accepts. With a timestamp, batches
+    /// that the time index knows to be earlier are skipped.
+    fn find_batch(
+        &self,
+        segment: &Arc<Segment>,
+        timestamp: Option<Timestamp>,
+        from: Offset,
+        limit: Offset,
+        mut wanted: impl FnMut(&BatchHeader) -> bool,
+    ) -> Result<Option<Place>, ReadError> {
+        let open = self.open_segment(segment)?;
+        let start = {
+            let indexes = open.indexes.lock();
+            match timestamp {
+                Some(timestamp) => indexes.position_of_time(timestamp, from),
+                None => indexes.position_of(from),
+            }
+        };
+        let mut scanner = BatchScanner::new(&*open.file, start, segment.bytes(), Check::Headers);
+        loop {
+            match scanner.next()? {
+                Scanned::Batch { header, .. } if header.next_offset() > limit => return Ok(None),
+                Scanned::Batch { position, header } if header.last_offset() >= from && wanted(&header) => {
+                    return Ok(Some((position, header)));
+                }
+                Scanned::Batch { .. } => {}
+                Scanned::End => return Ok(None),
+                Scanned::Torn { position, reason } => {
+                    return Err(ReadError::Damaged {
+                        path: segment.path(SegmentFile::Log),
+                        position,
+                        reason,
+                    });
+                }
+            }
+        }
+    }
+
+    /// The end of a leader epoch, as Kafka's `OffsetForLeaderEpoch` answers it: the largest epoch at or below
+    /// `epoch` that has records (or is the current one), and the offset where the next epoch begins.
+    ///
+    /// `None` for an epoch above the current one, and for one below every epoch in the log. Cheap.
+    pub fn end_offset_for_epoch(&self, epoch: Epoch) -> Option<(Epoch, Offset)> {
+        let status = self.status();
+        let current = self.epoch();
+        if epoch == current {
+            return Some((current, status.high_watermark));
+        }
+        if epoch > current {
+            return None;
+        }
+        let segments = Arc::clone(&*self.segments.read());
+        let mut found = None;
+        for segment in segments.iter() {
+            if segment.name.epoch > epoch {
+                // Below every epoch in the log: the first one's beginning, as Kafka.
+                let end = segment.base_offset().max(status.log_start);
+                return Some((found.unwrap_or(epoch), end));
+            }
+            found = Some(segment.name.epoch);
+        }
+        Some((found.unwrap_or(epoch), status.high_watermark))
+    }
+}
+
+fn damaged(segment: &Segment, position: u64, error: &BatchError) -> ReadError {
+    ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason: error.to_string() }
+}

@@ -1,0 +1,304 @@
+//! Reading: committed bytes only, whole batches, from the tail in memory or from a segment's file.
+//!
+//! [`Partition::read`] makes no system call: it answers from the tail, or hands out a [`BlockingRead`] to be run on
+//! an I/O thread. A read never crosses from one segment into the next, as in Kafka: the reader comes back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kaas_substrate::File;
+
+use super::names::SegmentFile;
+use super::partition::{Partition, SegmentList};
+use super::scan::{BatchScanner, Check, Scanned};
+use super::segment::{OpenSegment, Segment};
+use super::status::Status;
+use crate::batch::{BatchHeader, HEADER_BYTES};
+use crate::error::ReadError;
+use crate::index::AbortedTransaction;
+use crate::types::Offset;
+
+/// File ranges smaller than this are read into memory instead: a send of their own would cost more.
+const FILE_RANGE_BYTES_MIN: usize = 64 << 10;
+
+/// Which records a reader may see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// Everything committed.
+    ReadUncommitted,
+    /// Nothing at or behind the first record of an open transaction; aborted ones are named.
+    ReadCommitted,
+}
+
+/// What is to be read.
+#[derive(Debug, Clone, Copy)]
+pub struct ReadRequest {
+    /// The first offset wanted. The batch that holds it is returned whole.
+    pub from: Offset,
+    /// Most bytes.
+    pub max_bytes: usize,
+    /// Return the first batch even if it is larger.
+    pub at_least_one: bool,
+    pub isolation: Isolation,
+    /// Whether the reader can send file ranges; else everything is read into memory.
+    pub file_ranges: bool,
+}
+
+/// The outcome of [`Partition::read`].
+#[derive(Debug)]
+pub enum Read {
+    /// Here it is.
+    Ready(FetchedRecords),
+    /// To be run on an I/O thread.
+    Blocking(BlockingRead),
+}
+
+/// Records, in pieces that are sent one behind the other.
+#[derive(Debug, Clone)]
+pub struct FetchedRecords {
+    pub parts: Vec<RecordsPart>,
+    /// Bytes of all parts.
+    pub bytes: usize,
+    /// Where the partition stood when the read began.
+    pub status: Status,
+    /// With [`Isolation::ReadCommitted`]: aborted transactions with records among these.
+    pub aborted: Vec<AbortedTransaction>,
+}
+
+/// A piece of a log.
+#[derive(Debug, Clone)]
+pub enum RecordsPart {
+    Bytes(Bytes),
+    /// `length` bytes of `file` from `position` on; whole batches.
+    FileRange {
+        file: Arc<dyn File>,
+        position: u64,
+        length: usize,
+    },
+}
+
+/// A read that needs the volume.
+#[derive(Debug)]
+pub struct BlockingRead {
+    partition: Arc<Partition>,
+    request: ReadRequest,
+    limit: Offset,
+    status: Status,
+}
+
+impl Partition {
+    /// Reads committed records from `request.from` on. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError::OffsetOutOfRange`] below the log start or above the log end; [`ReadError::NotLeader`].
+    pub fn read(self: &Arc<Self>, request: ReadRequest) -> Result<Read, ReadError> {
+        let status = self.status();
+        if let Some(error) = status.state.read_error() {
+            return Err(error);
+        }
+        if request.from < status.log_start || request.from > status.log_end {
+            return Err(out_of_range(request.from, &status));
+        }
+        let limit = match request.isolation {
+            Isolation::ReadUncommitted => status.high_watermark,
+            Isolation::ReadCommitted => status.last_stable,
+        };
+        if request.from >= limit {
+            return Ok(Read::Ready(FetchedRecords::empty(status)));
+        }
+        let may_have_aborted = request.isolation == Isolation::ReadCommitted
+            && self.segments.read().iter().any(|segment| segment.may_have_aborted());
+        if !may_have_aborted {
+            let batches = self.tail.lock().read(request.from, limit, request.max_bytes, request.at_least_one);
+            if let Some(batches) = batches {
+                let mut fetched = FetchedRecords::empty(status);
+                for batch in batches {
+                    fetched.push(batch.header);
+                    fetched.push(batch.body);
+                }
+                return Ok(Read::Ready(fetched));
+            }
+        }
+        Ok(Read::Blocking(BlockingRead { partition: Arc::clone(self), request, limit, status }))
+    }
+}
+
+fn out_of_range(offset: Offset, status: &Status) -> ReadError {
+    let Status { log_start, high_watermark, .. } = *status;
+    ReadError::OffsetOutOfRange { offset, log_start, high_watermark }
+}
+
+impl FetchedRecords {
+    fn empty(status: Status) -> Self {
+        Self { parts: Vec::new(), bytes: 0, status, aborted: Vec::new() }
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        if !bytes.is_empty() {
+            self.bytes += bytes.len();
+            self.parts.push(RecordsPart::Bytes(bytes));
+        }
+    }
+}
+
+impl BlockingRead {
+    /// Reads from the volume. Blocks.
+    pub fn run(self) -> Result<FetchedRecords, ReadError> {
+        let mut fetched = FetchedRecords::empty(self.status.clone());
+        let segments = Arc::clone(&*self.partition.segments.read());
+        let at = segments.partition_point(|segment| segment.end_offset() <= self.request.from);
+        let Some(segment) = segments.get(at) else { return Ok(fetched) };
+        if segment.base_offset() > self.request.from {
+            // The log start has passed the offset since.
+            return Err(out_of_range(self.request.from, &self.partition.status()));
+        }
+        let outcome = self.read_segment(segment, &mut fetched);
+        if let Err(ReadError::Storage(error)) = &outcome
+            && error.is_not_found()
+            && self.partition.status().log_start > self.request.from
+        {
+            return Err(out_of_range(self.request.from, &self.partition.status()));
+        }
+        let end = outcome?;
+        if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
+            fetched.aborted = self.aborted(&segments, at, end)?;
+        }
+        Ok(fetched)
+    }
+
+    /// Reads from one segment; the offset behind what was read, or an upper bound of it.
+    fn read_segment(
+        &self,
+        segment: &Arc<Segment>,
+        fetched: &mut FetchedRecords,
+    ) -> Result<Offset, ReadError> {
+        let ReadRequest { from, max_bytes, at_least_one, file_ranges, .. } = self.request;
+        let open = self.partition.open_segment(segment)?;
+        let position = open.indexes.lock().position_of(from);
+        let Some((start, first)) = first_batch(&*open.file, position, segment.bytes(), from, segment)? else {
+            return Ok(from);
+        };
+        if first.next_offset() > self.limit || (first.batch_bytes > max_bytes && !at_least_one) {
+            return Ok(from);
+        }
+        if file_ranges
+            && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)
+            && let Ok(length) = usize::try_from(end - start)
+            && length >= FILE_RANGE_BYTES_MIN
+        {
+            let file = Arc::clone(&open.file);
+            fetched.parts.push(RecordsPart::FileRange { file, position: start, length });
+            fetched.bytes += length;
+            return Ok(end_offset);
+        }
+        if first.batch_bytes >= max_bytes {
+            fetched.push(read_batch(&*open.file, start, &first, segment)?);
+            return Ok(first.next_offset());
+        }
+        self.read_into_memory(segment, &open, start, fetched)
+    }
+
+    /// Reads whole batches into memory, as many as fit; the first one, at `start`, does.
+    fn read_into_memory(
+        &self,
+        segment: &Segment,
+        open: &OpenSegment,
+        start: u64,
+        fetched: &mut FetchedRecords,
+    ) -> Result<Offset, ReadError> {
+        let room = usize::try_from(segment.bytes().saturating_sub(start)).unwrap_or(usize::MAX);
+        let mut buffer = vec![0; self.request.max_bytes.min(room)];
+        let read = open.file.read_at(&mut buffer, start)?;
+        buffer.truncate(read);
+        let (mut end, mut end_offset) = (0, self.request.from);
+        while let Some(rest) = buffer.get(end..).filter(|rest| rest.len() >= HEADER_BYTES) {
+            let header = BatchHeader::parse(rest).map_err(|error| ReadError::Damaged {
+                path: segment.path(SegmentFile::Log),
+                position: start + end as u64,
+                reason: error.to_string(),
+            })?;
+            let batch_end = end.saturating_add(header.batch_bytes);
+            if header.next_offset() > self.limit || batch_end > buffer.len() {
+                break;
+            }
+            (end, end_offset) = (batch_end, header.next_offset());
+        }
+        buffer.truncate(end);
+        fetched.push(Bytes::from(buffer));
+        Ok(end_offset)
+    }
+
+    /// Aborted transactions with records in `[from, end)`: noted in the segment of their marker, which may be a
+    /// later one.
+    fn aborted(
+        &self,
+        segments: &SegmentList,
+        at: usize,
+        end: Offset,
+    ) -> Result<Vec<AbortedTransaction>, ReadError> {
+        let mut aborted = Vec::new();
+        for segment in segments.iter().skip(at).filter(|segment| segment.may_have_aborted()) {
+            let open = self.partition.open_segment(segment)?;
+            let complete = open.indexes.lock().collect_aborted(self.request.from, end, &mut aborted);
+            if complete {
+                break;
+            }
+        }
+        Ok(aborted)
+    }
+}
+
+impl Partition {
+    /// A segment's file and indexes. Blocks.
+    pub(crate) fn open_segment(&self, segment: &Arc<Segment>) -> Result<Arc<OpenSegment>, ReadError> {
+        let interval_bytes = self.config().index_interval_bytes;
+        segment.open(&*self.shared.substrate, &self.shared.open_segments, interval_bytes)
+    }
+}
+
+/// The first batch at or behind `position` that ends behind `from`: where it stands, and its header.
+pub(crate) fn first_batch(
+    file: &dyn File,
+    position: u64,
+    end: u64,
+    from: Offset,
+    segment: &Segment,
+) -> Result<Option<(u64, BatchHeader)>, ReadError> {
+    let mut scanner = BatchScanner::new(file, position, end, Check::Headers);
+    loop {
+        match scanner.next()? {
+            Scanned::Batch { position, header } if header.last_offset() >= from => {
+                return Ok(Some((position, header)));
+            }
+            Scanned::Batch { .. } => {}
+            Scanned::End => return Ok(None),
+            Scanned::Torn { position, reason } => {
+                return Err(ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason });
+            }
+        }
+    }
+}
+
+/// Reads the whole batch at `position`.
+pub(crate) fn read_batch(
+    file: &dyn File,
+    position: u64,
+    header: &BatchHeader,
+    segment: &Segment,
+) -> Result<Bytes, ReadError> {
+    let mut bytes = vec![0; header.batch_bytes];
+    let read = file.read_at(&mut bytes, position)?;
+    if read < bytes.len() {
+        let reason = format!("the batch has {} bytes, of which {read} are there", bytes.len());
+        return Err(ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason });
+    }
+    Ok(Bytes::from(bytes))
+}
+
+/// The furthest batch boundary that the index knows within `max_bytes` of `start`, with everything before it below
+/// `limit`; and an upper bound of the offsets before it.
+fn range_end(open: &OpenSegment, start: u64, max_bytes: usize, limit: Offset) -> Option<(u64, Offset)> {
+    let (position, offset) = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit)?;
+    (position > start).then_some((position, offset))
+}

@@ -1,0 +1,323 @@
+//! Finding the end of a log: from the manifest and the checkpoint, by verifying what lies behind them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kaas_substrate::{File, OpenMode, read_small};
+
+use super::indexes::LogIndexes;
+use super::names::{SegmentFile, SegmentName};
+use super::open::Listing;
+use super::scan::{BatchScanner, Check, Scanned};
+use super::segment::{Segment, SegmentState, read_index_files, replace_index_files};
+use crate::batch::{BatchHeader, EndMarker, read_marker};
+use crate::engine::Shared;
+use crate::error::EngineError;
+use crate::manifest::versioned::{self, FileVersion};
+use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef};
+use crate::producer_state::ProducerStates;
+use crate::settings::LogConfig;
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// Largest producer snapshot that is read.
+const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+
+/// Largest control batch that is looked into; markers have about 80 bytes.
+const MARKER_BATCH_BYTES_MAX: usize = 64 << 10;
+
+/// What a partition's files say.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    /// All segments with records that count, in order.
+    pub(crate) segments: Vec<Arc<Segment>>,
+    /// Those of them that were scanned now, and are to be made durable.
+    pub(crate) scanned: Vec<Arc<Segment>>,
+    pub(crate) producers: ProducerStates,
+    pub(crate) log_start: Offset,
+    pub(crate) end: Offset,
+}
+
+/// Where a scan stands.
+struct Cursor {
+    expected: Offset,
+    producers: ProducerStates,
+}
+
+/// Finds what counts in `dir`. Reads uncached and writes only index files, which are derived.
+pub(crate) fn recover(
+    shared: &Shared,
+    dir: &Path,
+    listing: &Listing,
+    manifest: Option<&Manifest>,
+    config: &LogConfig,
+) -> Result<Recovered, EngineError> {
+    let empty = Manifest::default();
+    let known = manifest.unwrap_or(&empty);
+    let mut segments = pinned(dir, listing, known)?;
+    let unpinned = unpinned(dir, listing, known)?;
+
+    let producers = read_producers(shared, dir, known.producer_state)?;
+    let mut cursor = Cursor { expected: Offset(known.next_offset), producers };
+    let mut scanned = Vec::new();
+    let mut checkpoint = read_checkpoint(shared, dir, known, unpinned.first())?;
+    for (index, name) in unpinned.iter().enumerate() {
+        let resume = checkpoint.take().and_then(|checkpoint| resume(shared, dir, *name, checkpoint, config));
+        let segment = scan_segment(shared, dir, *name, resume, known.epoch, config, &mut cursor)?;
+        if let Some(next) = unpinned.get(index + 1)
+            && next.base_offset != cursor.expected
+        {
+            let path = name.path(dir, SegmentFile::Log);
+            let reason = format!(
+                "it ends at offset {}, but the next segment begins at {}",
+                cursor.expected, next.base_offset
+            );
+            return Err(EngineError::Damaged { path, reason });
+        }
+        if let Some(segment) = segment {
+            scanned.push(Arc::clone(&segment));
+            segments.push(segment);
+        }
+    }
+    let log_start = Offset(known.log_start_offset);
+    if log_start > cursor.expected || log_start < Offset::ZERO {
+        let reason = format!(
+            "its log start offset {log_start} is outside of the log, which ends at {}",
+            cursor.expected
+        );
+        return Err(EngineError::Damaged { path: dir.join("manifest"), reason });
+    }
+    Ok(Recovered { segments, scanned, producers: cursor.producers, log_start, end: cursor.expected })
+}
+
+/// The manifest's segments. Their files must be there; what is in them is not looked at.
+fn pinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Arc<Segment>>, EngineError> {
+    let mut segments: Vec<Arc<Segment>> = Vec::with_capacity(manifest.segments.len() + 1);
+    let damaged = |reason: String| EngineError::Damaged { path: dir.join("manifest"), reason };
+    for entry in &manifest.segments {
+        let segment = Segment::from_entry(entry, dir)
+            .ok_or_else(|| damaged(format!("the segment at {} is impossible", entry.base_offset)))?;
+        if segments.last().is_some_and(|last| last.end_offset() != segment.base_offset()) {
+            return Err(damaged(format!(
+                "the segment at {} does not follow its predecessor",
+                entry.base_offset
+            )));
+        }
+        if !listing.logs.contains(&segment.name) {
+            let path = segment.path(SegmentFile::Log);
+            return Err(EngineError::Damaged {
+                path,
+                reason: "the manifest names it, but it is missing".into(),
+            });
+        }
+        segments.push(Arc::new(segment));
+    }
+    if segments.last().is_some_and(|last| last.end_offset().0 != manifest.next_offset) {
+        return Err(damaged(format!("its segments do not end at its next offset {}", manifest.next_offset)));
+    }
+    Ok(segments)
+}
+
+/// The segments behind the manifest's: those of its own epoch.
+fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<SegmentName>, EngineError> {
+    if let Some(later) = listing.logs.iter().find(|name| name.epoch.get() > manifest.epoch) {
+        let path = later.path(dir, SegmentFile::Log);
+        let reason =
+            format!("its leader's manifest is missing; the highest one is of epoch {}", manifest.epoch);
+        return Err(EngineError::Damaged { path, reason });
+    }
+    if manifest.released {
+        return Ok(Vec::new());
+    }
+    let behind = |name: &&SegmentName| {
+        name.epoch.get() == manifest.epoch && name.base_offset.0 >= manifest.next_offset
+    };
+    let names: Vec<_> = listing.logs.iter().filter(behind).copied().collect();
+    match names.first() {
+        Some(first) if first.base_offset.0 != manifest.next_offset => {
+            let path = first.path(dir, SegmentFile::Log);
+            let reason =
+                format!("a segment that begins at offset {} is missing before it", manifest.next_offset);
+            Err(EngineError::Damaged { path, reason })
+        }
+        _ => Ok(names),
+    }
+}
+
+/// The last checkpoint, if it is about the segment where the scan would begin.
+fn read_checkpoint(
+    shared: &Shared,
+    dir: &Path,
+    manifest: &Manifest,
+    first: Option<&SegmentName>,
+) -> Result<Option<(Checkpoint, ProducerStates)>, EngineError> {
+    let Some(first) = first else { return Ok(None) };
+    let checkpoint = versioned::read_highest::<Checkpoint>(&*shared.substrate, dir, CHECKPOINT)?
+        .map(|(_, checkpoint)| checkpoint)
+        .filter(|checkpoint| {
+            checkpoint.epoch == manifest.epoch && checkpoint.base_offset == first.base_offset.0
+        });
+    let Some(checkpoint) = checkpoint else { return Ok(None) };
+    let producers = read_producers(shared, dir, checkpoint.producer_state)?;
+    Ok(Some((checkpoint, producers)))
+}
+
+fn read_producers(
+    shared: &Shared,
+    dir: &Path,
+    reference: Option<ProducerStateRef>,
+) -> Result<ProducerStates, EngineError> {
+    let Some(reference) = reference else { return Ok(ProducerStates::new()) };
+    let damaged = |path: PathBuf, reason: String| EngineError::Damaged { path, reason };
+    let epoch = Epoch::new(reference.epoch).ok_or_else(|| {
+        damaged(dir.join("manifest"), format!("producer state of epoch {}", reference.epoch))
+    })?;
+    let path = dir.join(PRODUCER_STATE.file_name(FileVersion { epoch, number: reference.number }));
+    let bytes = read_small(&*shared.substrate, &path, SNAPSHOT_BYTES_MAX)?;
+    let producers =
+        ProducerStates::from_snapshot(&bytes).map_err(|error| damaged(path.clone(), error.to_string()))?;
+    if producers.end_offset().0 != reference.offset {
+        let reason = format!("it ends at offset {}, not at {}", producers.end_offset(), reference.offset);
+        return Err(damaged(path, reason));
+    }
+    Ok(producers)
+}
+
+/// Where the scan of a segment resumes.
+struct Resume {
+    state: SegmentState,
+    indexes: LogIndexes,
+    /// From where on the batches still have to be shown to the indexes.
+    indexed_bytes: u64,
+    producers: ProducerStates,
+}
+
+/// A checkpoint's place, if its index files are usable; else the segment is scanned from its beginning.
+fn resume(
+    shared: &Shared,
+    dir: &Path,
+    name: SegmentName,
+    (checkpoint, producers): (Checkpoint, ProducerStates),
+    config: &LogConfig,
+) -> Option<Resume> {
+    let interval = config.index_interval_bytes;
+    let (indexes, indexed_bytes) = read_index_files(name, dir, &*shared.substrate, &checkpoint.indexes)
+        .and_then(|images| {
+            LogIndexes::resume(name.base_offset, interval, &images, checkpoint.position)
+                .map_err(|error| error.to_string())
+        })
+        .inspect_err(|reason| {
+            tracing::warn!(segment = %name, dir = %dir.display(), reason,
+                "the checkpoint's index files are not usable; scanning the segment from its beginning");
+        })
+        .ok()?;
+    let state = SegmentState {
+        bytes: checkpoint.position,
+        end_offset: Offset(checkpoint.offset),
+        max_timestamp: Timestamp(checkpoint.max_timestamp),
+        offset_of_max_timestamp: Offset(checkpoint.offset_of_max_timestamp),
+        index_files: None,
+    };
+    Some(Resume { state, indexes, indexed_bytes, producers })
+}
+
+/// Scans a segment to its end and moves the cursor there; `None` if there is nothing in it that counts.
+fn scan_segment(
+    shared: &Shared,
+    dir: &Path,
+    name: SegmentName,
+    resume: Option<Resume>,
+    epoch: u32,
+    config: &LogConfig,
+    cursor: &mut Cursor,
+) -> Result<Option<Arc<Segment>>, EngineError> {
+    let path = name.path(dir, SegmentFile::Log);
+    let file = shared.substrate.open(&path, OpenMode::ReadUncached)?;
+    let length = file.length()?;
+    let (mut state, mut indexes) = match resume {
+        Some(resume) => {
+            if length < resume.state.bytes {
+                let reason = format!("it has {length} bytes; {} were committed", resume.state.bytes);
+                return Err(EngineError::Damaged { path, reason });
+            }
+            cursor.expected = resume.state.end_offset;
+            cursor.producers = resume.producers;
+            let mut indexes = resume.indexes;
+            show_batches(&*file, &mut indexes, resume.indexed_bytes, resume.state.bytes)?;
+            (resume.state, indexes)
+        }
+        None => {
+            let state = SegmentState {
+                bytes: 0,
+                end_offset: name.base_offset,
+                max_timestamp: Timestamp::NONE,
+                offset_of_max_timestamp: name.base_offset,
+                index_files: None,
+            };
+            (state, LogIndexes::new(name.base_offset, config.index_interval_bytes))
+        }
+    };
+    let mut scanner = BatchScanner::new(&*file, state.bytes, length, Check::Crc);
+    loop {
+        let (position, header) = match scanner.next()? {
+            Scanned::Batch { position, header } => (position, header),
+            Scanned::End => break,
+            Scanned::Torn { position, reason } => {
+                tracing::info!(segment = %name, dir = %dir.display(), position, reason, "the log ends here");
+                break;
+            }
+        };
+        if header.base_offset != cursor.expected || u32::try_from(header.partition_leader_epoch) != Ok(epoch)
+        {
+            tracing::info!(segment = %name, dir = %dir.display(), position, "the log ends here: what follows is not in sequence");
+            break;
+        }
+        let marker = marker(&*file, position, &header)?;
+        indexes.append(&header, position);
+        if let Some(ended) = cursor.producers.replay(&header, marker)
+            && ended.aborted
+        {
+            indexes.append_aborted(&ended);
+        }
+        state.add(&header);
+        cursor.expected = header.next_offset();
+    }
+    if state.bytes == 0 {
+        return Ok(None);
+    }
+    indexes.finish();
+    // Derived, and checked when it is used: a failure costs a later reader a walk through the log.
+    state.index_files = replace_index_files(&*shared.substrate, name, dir, &indexes.images())
+        .inspect_err(|error| tracing::warn!(segment = %name, %error, "cannot write index files"))
+        .ok();
+    Ok(Some(Arc::new(Segment::closed(name, dir, state))))
+}
+
+/// Shows the batches between two positions to the indexes: what an index interval holds, at most.
+fn show_batches(
+    file: &dyn File,
+    indexes: &mut LogIndexes,
+    from: u64,
+    to: u64,
+) -> Result<(), kaas_substrate::Error> {
+    let mut scanner = BatchScanner::new(file, from, to, Check::Headers);
+    while let Scanned::Batch { position, header } = scanner.next()? {
+        indexes.append(&header, position);
+    }
+    Ok(())
+}
+
+/// What a control batch says; its CRC has been checked.
+fn marker(
+    file: &dyn File,
+    position: u64,
+    header: &BatchHeader,
+) -> Result<Option<EndMarker>, kaas_substrate::Error> {
+    if !header.is_control() || header.batch_bytes > MARKER_BATCH_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; header.batch_bytes];
+    let read = file.read_at(&mut bytes, position)?;
+    bytes.truncate(read);
+    Ok(read_marker(&Bytes::from(bytes)).ok().flatten())
+}

@@ -1,0 +1,300 @@
+//! A segment: one `.log` file of one leader, with its indexes, as readers see it.
+//!
+//! The active segment's handle and indexes stay open, and its worker adds to them. Those of closed segments are
+//! opened on demand and closed again when too many are open ([`OpenSegments`]): only the leader holds handles, and
+//! it drops them before it unlinks, so that deletes free space on NFS too.
+//!
+//! Index files are derived from the log. What a lookup says is checked against the batch that stands there, and a
+//! file that is missing, short or damaged is rebuilt in memory by walking the headers.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use kaas_substrate::{File, OpenMode, Substrate};
+use parking_lot::Mutex;
+
+use super::indexes::{IndexImages, LogIndexes};
+use super::names::{SegmentFile, SegmentName};
+use super::scan::{BatchScanner, Check, Scanned};
+use crate::batch::BatchHeader;
+use crate::error::ReadError;
+use crate::manifest::{IndexLengths, SegmentEntry};
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// Largest index file that is read; Kafka's largest setting is 2^31 - 1, and ours is checked against this.
+const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// A segment of the partition directory `dir`.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) name: SegmentName,
+    dir: PathBuf,
+    state: Mutex<SegmentState>,
+    /// The one set of handle and indexes in use; kept here for the active segment, weakly through the cache for
+    /// closed ones.
+    open: Mutex<Option<Arc<OpenSegment>>>,
+}
+
+/// What changes about a segment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SegmentState {
+    /// Bytes that count.
+    pub(crate) bytes: u64,
+    /// The offset behind the last record that counts.
+    pub(crate) end_offset: Offset,
+    pub(crate) max_timestamp: Timestamp,
+    pub(crate) offset_of_max_timestamp: Offset,
+    /// Lengths of the index files that are complete on the volume.
+    pub(crate) index_files: Option<IndexLengths>,
+}
+
+/// A segment's open file and its indexes in memory.
+#[derive(Debug)]
+pub(crate) struct OpenSegment {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) indexes: Mutex<LogIndexes>,
+}
+
+impl Segment {
+    /// A segment of the leader itself, with nothing in it yet.
+    pub(crate) fn new_active(name: SegmentName, dir: &Path, open: Arc<OpenSegment>) -> Self {
+        let state = SegmentState {
+            bytes: 0,
+            end_offset: name.base_offset,
+            max_timestamp: Timestamp::NONE,
+            offset_of_max_timestamp: name.base_offset,
+            index_files: None,
+        };
+        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(Some(open)) }
+    }
+
+    /// A segment that somebody has closed.
+    pub(crate) fn closed(name: SegmentName, dir: &Path, state: SegmentState) -> Self {
+        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(None) }
+    }
+
+    /// A segment that a manifest pins; `None` if the manifest says something impossible.
+    pub(crate) fn from_entry(entry: &SegmentEntry, dir: &Path) -> Option<Self> {
+        let name = SegmentName { epoch: Epoch::new(entry.epoch)?, base_offset: Offset(entry.base_offset) };
+        (entry.base_offset >= 0 && entry.end_offset > entry.base_offset).then_some(())?;
+        let state = SegmentState {
+            bytes: entry.bytes,
+            end_offset: Offset(entry.end_offset),
+            max_timestamp: Timestamp(entry.max_timestamp),
+            offset_of_max_timestamp: Offset(entry.offset_of_max_timestamp),
+            index_files: entry.indexes,
+        };
+        Some(Self::closed(name, dir, state))
+    }
+
+    /// What a manifest says of it.
+    pub(crate) fn to_entry(&self) -> SegmentEntry {
+        let state = self.state();
+        SegmentEntry {
+            epoch: self.name.epoch.get(),
+            base_offset: self.name.base_offset.0,
+            end_offset: state.end_offset.0,
+            bytes: state.bytes,
+            max_timestamp: state.max_timestamp.0,
+            offset_of_max_timestamp: state.offset_of_max_timestamp.0,
+            indexes: state.index_files,
+        }
+    }
+
+    pub(crate) fn base_offset(&self) -> Offset {
+        self.name.base_offset
+    }
+
+    pub(crate) fn state(&self) -> SegmentState {
+        *self.state.lock()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    pub(crate) fn end_offset(&self) -> Offset {
+        self.state.lock().end_offset
+    }
+
+    pub(crate) fn path(&self, file: SegmentFile) -> PathBuf {
+        self.name.path(&self.dir, file)
+    }
+
+    /// Takes note of a batch that was written at the end of the active segment.
+    pub(crate) fn wrote(&self, header: &BatchHeader) {
+        self.state.lock().add(header);
+    }
+
+    /// False only if it is known that no transaction was aborted by a marker in this segment.
+    pub(crate) fn may_have_aborted(&self) -> bool {
+        match self.open.lock().as_ref() {
+            Some(open) => open.indexes.lock().has_aborted(),
+            None => self.state().index_files.is_none_or(|lengths| lengths.txn_index_bytes > 0),
+        }
+    }
+
+    pub(crate) fn set_index_files(&self, lengths: IndexLengths) {
+        self.state.lock().index_files = Some(lengths);
+    }
+
+    /// The open file and indexes, opened if need be. Blocks.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        substrate: &dyn Substrate,
+        cache: &OpenSegments,
+        interval_bytes: u64,
+    ) -> Result<Arc<OpenSegment>, ReadError> {
+        if let Some(open) = self.open.lock().clone() {
+            return Ok(open);
+        }
+        let file = substrate.open(&self.path(SegmentFile::Log), OpenMode::Read)?;
+        let indexes = self.load_indexes(substrate, &*file, interval_bytes)?;
+        let fresh = Arc::new(OpenSegment { file, indexes: Mutex::new(indexes) });
+        let kept = {
+            let mut slot = self.open.lock();
+            Arc::clone(slot.get_or_insert(fresh))
+        };
+        cache.opened(self);
+        Ok(kept)
+    }
+
+    /// The open file and indexes, if they are open now.
+    pub(crate) fn opened(&self) -> Option<Arc<OpenSegment>> {
+        self.open.lock().clone()
+    }
+
+    /// Forgets the open file; readers under way keep theirs until they are done.
+    pub(crate) fn close(&self) {
+        let open = self.open.lock().take();
+        drop(open);
+    }
+
+    /// The indexes: from the index files if they are whole, else by walking through the log.
+    fn load_indexes(
+        &self,
+        substrate: &dyn Substrate,
+        file: &dyn File,
+        interval_bytes: u64,
+    ) -> Result<LogIndexes, ReadError> {
+        let state = self.state();
+        if let Some(lengths) = state.index_files {
+            let images = read_index_files(self.name, &self.dir, substrate, &lengths);
+            let indexes = images.and_then(|images| {
+                let SegmentState { end_offset, bytes, .. } = state;
+                LogIndexes::closed(self.name.base_offset, interval_bytes, &images, end_offset, bytes)
+                    .map_err(|error| error.to_string())
+            });
+            match indexes {
+                Ok(indexes) => return Ok(indexes),
+                Err(reason) => {
+                    tracing::warn!(segment = %self.name, dir = %self.dir.display(), reason,
+                        "index files are not usable; walking through the log instead");
+                }
+            }
+        }
+        let mut indexes = LogIndexes::new(self.name.base_offset, interval_bytes);
+        let mut scanner = BatchScanner::new(file, 0, state.bytes, Check::Headers);
+        loop {
+            match scanner.next()? {
+                Scanned::Batch { position, header } => indexes.append(&header, position),
+                Scanned::End => {
+                    indexes.finish();
+                    return Ok(indexes);
+                }
+                Scanned::Torn { position, reason } => {
+                    return Err(ReadError::Damaged { path: self.path(SegmentFile::Log), position, reason });
+                }
+            }
+        }
+    }
+}
+
+impl SegmentState {
+    /// Counts a batch in that stands at its end.
+    pub(crate) fn add(&mut self, header: &BatchHeader) {
+        self.bytes += header.batch_bytes as u64;
+        self.end_offset = header.next_offset();
+        if header.max_timestamp > self.max_timestamp {
+            self.max_timestamp = header.max_timestamp;
+            self.offset_of_max_timestamp = header.last_offset();
+        }
+    }
+}
+
+/// Reads the first `lengths` bytes of a segment's index files; the reason if they are not usable.
+pub(crate) fn read_index_files(
+    name: SegmentName,
+    dir: &Path,
+    substrate: &dyn Substrate,
+    lengths: &IndexLengths,
+) -> Result<IndexImages, String> {
+    let read = |file: SegmentFile, length: u64| -> Result<Vec<u8>, String> {
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let path = name.path(dir, file);
+        let wanted = usize::try_from(length.min(INDEX_BYTES_MAX)).map_err(|e| e.to_string())?;
+        let mut bytes = vec![0; wanted];
+        let open = substrate.open(&path, OpenMode::Read).map_err(|e| e.to_string())?;
+        let found = open.read_at(&mut bytes, 0).map_err(|e| e.to_string())?;
+        if found < wanted {
+            return Err(format!("{} has {found} bytes instead of {wanted}", path.display()));
+        }
+        Ok(bytes)
+    };
+    Ok(IndexImages {
+        offset: read(SegmentFile::OffsetIndex, lengths.offset_index_bytes)?,
+        time: read(SegmentFile::TimeIndex, lengths.time_index_bytes)?,
+        txn: read(SegmentFile::TxnIndex, lengths.txn_index_bytes)?,
+    })
+}
+
+/// The closed segments that are open now, over all partitions of an engine: the oldest is closed when there are
+/// too many.
+#[derive(Debug)]
+pub(crate) struct OpenSegments {
+    max: usize,
+    open: Mutex<VecDeque<Weak<Segment>>>,
+}
+
+impl OpenSegments {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { max: max.max(1), open: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Counts a segment as open; closes the oldest one if there are too many.
+    pub(crate) fn opened(&self, segment: &Arc<Segment>) {
+        let mut closing = Vec::new();
+        {
+            let mut open = self.open.lock();
+            open.push_back(Arc::downgrade(segment));
+            while open.len() > self.max {
+                closing.extend(open.pop_front());
+            }
+        }
+        for segment in closing.iter().filter_map(Weak::upgrade) {
+            segment.close();
+        }
+    }
+}
+
+/// Writes whole index files for a segment that somebody else may have begun to write them for: each under a
+/// temporary name, renamed into place. Not synced: they are derived, and their use is checked.
+pub(crate) fn replace_index_files(
+    substrate: &dyn Substrate,
+    name: SegmentName,
+    dir: &Path,
+    images: &IndexImages,
+) -> Result<IndexLengths, kaas_substrate::Error> {
+    let write = |file: SegmentFile, image: &[u8]| -> Result<u64, kaas_substrate::Error> {
+        kaas_substrate::write_small(substrate, &name.path(dir, file), image)?;
+        Ok(image.len() as u64)
+    };
+    Ok(IndexLengths {
+        offset_index_bytes: write(SegmentFile::OffsetIndex, &images.offset)?,
+        time_index_bytes: write(SegmentFile::TimeIndex, &images.time)?,
+        txn_index_bytes: if images.txn.is_empty() { 0 } else { write(SegmentFile::TxnIndex, &images.txn)? },
+    })
+}

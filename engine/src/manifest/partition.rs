@@ -1,0 +1,98 @@
+//! What a partition's manifest and recovery checkpoint say.
+//!
+//! The manifest is the authority on which bytes count. A leader writes its own before it serves anything, and in
+//! it *pins* every segment it inherited: from which offset to which, and how many bytes. What a deposed leader
+//! writes afterwards, into its segments or as new ones, lies outside of every pinned range and is never seen.
+//! Segments of the manifest's own epoch that are not in it yet (the active one, and those rolled since) follow its
+//! last pinned one.
+//!
+//! The recovery checkpoint moves the start of the next unclean recovery forward inside the active segment.
+
+use serde::{Deserialize, Serialize};
+
+use super::versioned::FileKind;
+
+/// `manifest.<epoch>.<n>.json`.
+pub const MANIFEST: FileKind = FileKind::json("manifest", 1);
+
+/// `recovery-checkpoint.<epoch>.<n>.json`.
+pub const CHECKPOINT: FileKind = FileKind::json("recovery-checkpoint", 1);
+
+/// `producer-state.<epoch>.<n>.snapshot`.
+pub const PRODUCER_STATE: FileKind = FileKind::bytes("producer-state", "snapshot");
+
+/// `manifest.<epoch>.<n>.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The leader that wrote it.
+    pub epoch: u32,
+    /// First offset that readers may ask for.
+    pub log_start_offset: i64,
+    /// A lower bound of the high watermark.
+    pub high_watermark: i64,
+    /// Where the unpinned segments of this epoch begin: the end of the last pinned one.
+    pub next_offset: i64,
+    /// The leader closed cleanly: there is nothing behind `next_offset`.
+    pub released: bool,
+    /// The pinned segments, in the order of their offsets, without gaps or overlaps.
+    pub segments: Vec<SegmentEntry>,
+    /// The producer snapshot to start from when behind `next_offset` is scanned.
+    pub producer_state: Option<ProducerStateRef>,
+}
+
+/// A pinned segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentEntry {
+    /// The leader that wrote it; part of its name.
+    pub epoch: u32,
+    /// Its first offset; part of its name.
+    pub base_offset: i64,
+    /// The offset behind its last record that counts.
+    pub end_offset: i64,
+    /// Bytes of it that count.
+    pub bytes: u64,
+    /// Largest timestamp of its records; -1 if none.
+    pub max_timestamp: i64,
+    /// Last offset of the batch with that timestamp.
+    pub offset_of_max_timestamp: i64,
+    /// Lengths of its index files that were complete when this was written; `None`: to be rebuilt from the log.
+    pub indexes: Option<IndexLengths>,
+}
+
+/// Bytes of a segment's index files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IndexLengths {
+    pub offset_index_bytes: u64,
+    pub time_index_bytes: u64,
+    pub txn_index_bytes: u64,
+}
+
+/// A producer snapshot, by its file's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProducerStateRef {
+    pub epoch: u32,
+    pub number: u64,
+    /// Everything below this offset is in it.
+    pub offset: i64,
+}
+
+/// `recovery-checkpoint.<epoch>.<n>.json`: fsynced and committed up to `position` of this segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The leader that wrote it; also the segment's epoch.
+    pub epoch: u32,
+    /// The segment, by its base offset.
+    pub base_offset: i64,
+    /// Bytes of the segment that are synced and committed.
+    pub position: u64,
+    /// The offset behind them.
+    pub offset: i64,
+    /// Largest timestamp up to there; -1 if none.
+    pub max_timestamp: i64,
+    /// Last offset of the batch with that timestamp.
+    pub offset_of_max_timestamp: i64,
+    /// Index files cover that part of the segment.
+    pub indexes: IndexLengths,
+    /// The producer snapshot at `offset`.
+    pub producer_state: Option<ProducerStateRef>,
+}
