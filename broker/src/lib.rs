@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod config;
+pub mod group;
 pub mod net;
 pub mod server;
 pub mod telemetry;
