@@ -52,10 +52,6 @@ impl Timers {
         }
     }
 
-    /// The deadline of `key`, if it is armed.
-    pub fn deadline(&self, key: &TimerKey) -> Option<u64> {
-        self.armed.get(key).map(|(deadline, _)| *deadline)
-    }
 
     /// The earliest deadline.
     pub fn next_deadline(&self) -> Option<u64> {
@@ -72,13 +68,5 @@ impl Timers {
         Some((key, action))
     }
 
-    /// Number of armed timers.
-    pub fn len(&self) -> usize {
-        self.armed.len()
-    }
 
-    /// Whether no timer is armed.
-    pub fn is_empty(&self) -> bool {
-        self.armed.is_empty()
-    }
 }
