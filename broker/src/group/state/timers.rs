@@ -52,7 +52,6 @@ impl Timers {
         }
     }
 
-
     /// The earliest deadline.
     pub fn next_deadline(&self) -> Option<u64> {
         self.order.first().map(|(deadline, _)| *deadline)
@@ -67,6 +66,4 @@ impl Timers {
         let (_, action) = self.armed.remove(&key)?;
         Some((key, action))
     }
-
-
 }

@@ -211,3 +211,35 @@ fn an_administrator_removes_by_instance_id() {
     let again = sim.join(join_static("i1", "", "new"));
     assert!(sim.waits(again));
 }
+
+#[test]
+fn a_rebalance_that_begins_while_the_new_id_is_stored_takes_the_member_along() {
+    let mut sim = Sim::new(config());
+    let ids = stable(&mut sim);
+    sim.auto_persist = false;
+    let back = sim.join(join_static("i1", "", "i1.2"));
+    let leader = sim.join(join_static("i0", &ids[0], "-"));
+    assert_eq!(sim.joined(leader).generation_id, 2, "the returning member counts as joined");
+    assert_eq!(sim.joined(back).generation_id, 2);
+    sim.persist_one(Ok(()));
+    assert_eq!(sim.state(), "CompletingRebalance");
+
+    let mut sim = Sim::new(config());
+    let ids = stable(&mut sim);
+    let third = sim.join(join_static("i2", "", "i2.1"));
+    for (instance, id) in [("i0", &ids[0]), ("i1", &ids[1])] {
+        sim.join(join_static(instance, id, "-"));
+    }
+    assert_eq!(sim.joined(third).generation_id, 2);
+    let all = [ids[0].clone(), ids[1].clone(), "i2-i2.1".to_owned()];
+    sim.sync_all(&all, 2);
+    sim.auto_persist = false;
+    let back = sim.join(join_static("i1", "", "i1.2"));
+    let leader = sim.join(join_static("i0", &ids[0], "-"));
+    assert_eq!(sim.state(), "PreparingRebalance");
+    sim.persist_one(Ok(()));
+    assert!(sim.waits(back), "it is part of the rebalance now, not of generation 2");
+    sim.join(join_static("i2", "i2-i2.1", "-"));
+    assert_eq!(sim.joined(back).generation_id, 3);
+    assert_eq!(sim.joined(leader).members.len(), 3);
+}
