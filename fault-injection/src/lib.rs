@@ -1,3 +1,5 @@
-//! Faulty substrates for the tests of kaas: a volume that fails when it is told to.
+//! What the tests of kaas break it with: a volume that fails when it is told to, and processes that are killed, paused
+//! and started again.
 
 pub mod faulty;
+pub mod process;
