@@ -4,6 +4,7 @@ pub mod batch;
 mod clock;
 mod commit;
 pub mod completion;
+pub mod dump;
 mod engine;
 mod error;
 pub mod identity;

@@ -1,0 +1,131 @@
+//! The command `kaas-engine`: looks after data directories without a broker.
+//!
+//! Exit codes: 0 all is well, 1 something was found, 2 it could not run.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use kaas_engine::dump::{DumpError, DumpOptions, dump};
+use kaas_substrate::{ErrorClass, Local};
+
+const FOUND: u8 = 1;
+const COULD_NOT_RUN: u8 = 2;
+
+/// Looks after the data directories of kaas, without a broker.
+#[derive(Debug, Parser)]
+#[command(name = "kaas-engine", version, max_term_width = 100)]
+#[command(after_help = "Exit codes: 0 all is well, 1 something was found, 2 it could not run.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Dump(DumpArgs),
+}
+
+/// Shows what is in a file or directory: batches, index entries, transactions, metadata.
+///
+/// Reads only, and may run beside a live broker; the end of the newest segment may then look torn.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kaas-engine dump /data/topics/orders/0
+  kaas-engine dump --records /data/topics/orders/0/00000001-00000000000000000000.log
+  kaas-engine dump --json --records /data/topics/orders | jq 'select(.kind == \"record\").value'
+  kaas-engine dump --json /data/topics | jq 'select(.kind == \"finding\")'")]
+struct DumpArgs {
+    /// A file of a partition, or a directory: a partition, a topic, a whole data directory
+    path: PathBuf,
+    /// Show the records of each batch too
+    #[arg(long)]
+    records: bool,
+    /// One JSON object a line, for jq
+    #[arg(long)]
+    json: bool,
+    /// Largest batch whose records are shown, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = DumpOptions::default().max_batch_bytes)]
+    max_batch_bytes: usize,
+    /// Most bytes of a batch's records after decompression
+    #[arg(long, value_name = "BYTES", default_value_t = DumpOptions::default().max_decompressed_bytes)]
+    max_decompressed_bytes: usize,
+    /// Largest index or metadata file, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = DumpOptions::default().max_file_bytes)]
+    max_file_bytes: usize,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command {
+        Command::Dump(args) => run_dump(&args),
+    }
+}
+
+fn run_dump(args: &DumpArgs) -> ExitCode {
+    let options = DumpOptions {
+        records: args.records,
+        json: args.json,
+        max_batch_bytes: args.max_batch_bytes,
+        max_decompressed_bytes: args.max_decompressed_bytes,
+        max_file_bytes: args.max_file_bytes,
+    };
+    let outcome = open(&args.path).and_then(|(substrate, name)| {
+        let mut out = BufWriter::new(io::stdout().lock());
+        dump(&substrate, &name, &options, &mut out)
+    });
+    match outcome {
+        Ok(summary) if summary.findings == 0 => ExitCode::SUCCESS,
+        Ok(summary) => {
+            complain(&format!("findings: {}, in files shown: {}", summary.findings, summary.files), None);
+            ExitCode::from(FOUND)
+        }
+        // Whoever read our output has seen enough (`| head`).
+        Err(DumpError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error.to_string(), hint(&error));
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
+}
+
+/// A directory as a volume, and the path below it: empty for a directory itself, the name for a file in it.
+fn open(path: &Path) -> Result<(Local, PathBuf), DumpError> {
+    match Local::open(path) {
+        Ok(substrate) => return Ok((substrate, PathBuf::new())),
+        // No directory.
+        Err(error) if error.class == ErrorClass::Invalid => {}
+        Err(error) => return Err(error.into()),
+    }
+    let name = path.file_name().ok_or_else(|| DumpError::NotAFile { path: path.to_owned() })?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    Ok((Local::open(parent.unwrap_or(Path::new(".")))?, PathBuf::from(name)))
+}
+
+fn hint(error: &DumpError) -> Option<&'static str> {
+    match error {
+        DumpError::Storage(error) => match error.class {
+            ErrorClass::NotFound => {
+                Some("check the path; a data directory holds `topics/<topic>/<partition>/`")
+            }
+            ErrorClass::Invalid => Some("check who may read it, and run this as the broker's user"),
+            ErrorClass::Stale | ErrorClass::Retriable => Some("the volume did not answer; try again"),
+            ErrorClass::Io => Some("the volume reports an I/O error; look at the kernel's log"),
+            _ => None,
+        },
+        DumpError::NothingHere { .. } => Some("a data directory holds `topics/<topic>/<partition>/`"),
+        DumpError::NotAFile { .. } => Some("name a file, or a directory"),
+        DumpError::Output(_) => None,
+    }
+}
+
+fn complain(problem: &str, hint: Option<&str>) {
+    let mut err = io::stderr().lock();
+    // Nothing is left to tell it to.
+    let _ = writeln!(err, "kaas-engine: {problem}");
+    if let Some(hint) = hint {
+        let _ = writeln!(err, "  hint: {hint}");
+    }
+}
