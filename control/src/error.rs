@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use kaas_engine::manifest::versioned::VersionedError;
 use kaas_engine::types::Epoch;
 
 use crate::metadata::{NameError, TopicId};
@@ -82,6 +83,14 @@ pub enum ControlError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 
+    /// The versions of a file were replaced each time one was read.
+    #[error("the versions of {} keep vanishing", path.display())]
+    Vanishing { path: PathBuf },
+
+    /// All 2^63 producer ids were given out.
+    #[error("there are no producer ids left")]
+    ProducerIdsExhausted,
+
     /// The engine's leadership of the controller's directory failed.
     #[error("controller claim at epoch {epoch}: {source}")]
     Claim {
@@ -89,6 +98,21 @@ pub enum ControlError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl From<VersionedError> for ControlError {
+    fn from(error: VersionedError) -> Self {
+        match error {
+            VersionedError::Storage(error) => Self::Storage(error),
+            VersionedError::NewerFormat { path, found, supported } => {
+                Self::NewerFormat { path, found, supported }
+            }
+            VersionedError::Damaged { path, reason } | VersionedError::Unwritable { path, reason } => {
+                Self::Damaged { path, reason: reason.to_string() }
+            }
+            VersionedError::Vanishing { path } => Self::Vanishing { path },
+        }
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {

@@ -5,6 +5,7 @@
 //!
 //! - [`metadata`]: topics and dynamic configs, behind one store trait.
 //! - [`election`]: who is the controller, and at which epoch.
+//! - [`producer_ids`]: ids for idempotent producers.
 //!
 //! Safety never rests on this crate. It follows the rule of the house all the same: make it durable, then check
 //! the fence, then answer.
@@ -12,5 +13,9 @@
 pub mod election;
 mod error;
 pub mod metadata;
+pub mod producer_ids;
 
 pub use error::ControlError;
+
+/// The directory of what belongs to the cluster rather than to a topic, relative to the data directory.
+pub const CLUSTER_DIR: &str = "cluster";

@@ -85,6 +85,8 @@ impl From<ControlError> for Failure {
             | ControlError::Damaged { .. }
             | ControlError::ForeignDirectory { .. }
             | ControlError::MissingMeta { .. }
+            | ControlError::Vanishing { .. }
+            | ControlError::ProducerIdsExhausted
             | ControlError::Partition { .. }
             | ControlError::Claim { .. } => {
                 tracing::error!(%error, "a change of metadata failed");

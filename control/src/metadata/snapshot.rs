@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::store::ConfigMap;
 use super::{TopicId, is_internal};
 
@@ -118,7 +120,7 @@ impl TopicsSnapshot {
 }
 
 /// Dynamic broker configs, as set by admin requests.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerOverrides {
     /// For every broker (the resource with the empty name).
     pub all: ConfigMap,

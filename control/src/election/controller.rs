@@ -1,0 +1,208 @@
+//! The standalone controller: this process, at an epoch claimed on the volume.
+//!
+//! The epoch is at once the controller's and, standalone, the one at which partitions are claimed: a partition that
+//! is opened during this run is claimed at the epoch that is current then. Whenever a partition has to be led anew
+//! (after a failed sync, or to take it away), the controller takes its next epoch first.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use kaas_engine::leadership::{self, ClaimError, Claimant, Leadership, Standing};
+use kaas_engine::types::Epoch;
+use kaas_substrate::{LockGuard, Substrate};
+use parking_lot::{Condvar, Mutex};
+
+use super::{ClusterId, directory, lock};
+use crate::metadata::Fence;
+use crate::{CLUSTER_DIR, ControlError};
+
+/// The directory whose claimed epoch is the controller's, within `cluster/`.
+pub(super) const CONTROLLER_DIR: &str = "controller";
+
+/// How often a start claims anew because another process took the epoch first.
+const CLAIMS_AT_START_MAX: usize = 16;
+
+/// How the controller is started.
+#[derive(Debug, Clone)]
+pub struct ControllerSettings {
+    /// This broker's id. A data directory belongs to one.
+    pub node_id: i32,
+    /// The cluster's id; if absent, that of the directory, or a random one for a new directory.
+    pub cluster_id: Option<ClusterId>,
+    /// For tests only: does not take the lock. Safety does not depend on it; the claims still hold.
+    pub ignore_lock: bool,
+}
+
+/// This process as the controller. Shared between threads.
+#[derive(Debug)]
+pub struct Controller {
+    substrate: Arc<dyn Substrate>,
+    cluster_id: ClusterId,
+    claimant: Claimant,
+    leadership: ArcSwap<Leadership>,
+    /// True while a thread takes the next epoch. Locked for memory work only.
+    advancing: Mutex<bool>,
+    advanced: Condvar,
+    /// Held as long as the controller lives.
+    _lock: Option<Box<dyn LockGuard>>,
+}
+
+impl Controller {
+    /// Becomes the controller of the data directory `substrate`, which is born if it is empty. The claim is durable
+    /// on return; every earlier controller is deposed. Blocks.
+    ///
+    /// `Locked`, `NewerFormat`, `ForeignDirectory` and `MissingMeta` mean that nothing was touched.
+    pub fn start(substrate: Arc<dyn Substrate>, settings: &ControllerSettings) -> Result<Self, ControlError> {
+        let incarnation = uuid::Uuid::new_v4().to_string();
+        let meta = directory::open(substrate.as_ref(), settings)?;
+        let lock =
+            if settings.ignore_lock { None } else { Some(lock::take(substrate.as_ref(), &incarnation)?) };
+        let claimant = Claimant { broker_id: settings.node_id, incarnation, assignment_version: 0 };
+        let leadership = claim_first(&substrate, &claimant)?;
+        if let Err(error) = leadership.collect_old_claims() {
+            tracing::warn!(%error, "old claims left behind");
+        }
+        tracing::info!(epoch = %leadership.epoch(), cluster_id = %meta.cluster_id, "controller");
+        Ok(Self {
+            substrate,
+            cluster_id: meta.cluster_id,
+            claimant,
+            leadership: ArcSwap::from_pointee(leadership),
+            advancing: Mutex::new(false),
+            advanced: Condvar::new(),
+            _lock: lock,
+        })
+    }
+
+    /// The cluster's id.
+    pub fn cluster_id(&self) -> &ClusterId {
+        &self.cluster_id
+    }
+
+    /// This broker's id.
+    pub fn node_id(&self) -> i32 {
+        self.claimant.broker_id
+    }
+
+    /// Who claims, for partitions and slots too: this broker, in this run of its process.
+    pub fn claimant(&self) -> &Claimant {
+        &self.claimant
+    }
+
+    /// The volume.
+    pub fn substrate(&self) -> &Arc<dyn Substrate> {
+        &self.substrate
+    }
+
+    /// The epoch of the controller, at which partitions are claimed. Answers from memory.
+    pub fn current(&self) -> Epoch {
+        self.leadership.load().epoch()
+    }
+
+    /// Takes an epoch above `above` for this controller, unless it has one already. Durable on return. Blocks.
+    /// `Deposed` if another process is the controller by now.
+    ///
+    /// Threads that ask at the same time, because of the same epoch, share one new epoch.
+    pub fn advance_above(&self, above: Epoch) -> Result<Epoch, ControlError> {
+        let mut advancing = self.advancing.lock();
+        loop {
+            let current = self.current();
+            if current > above {
+                return Ok(current);
+            }
+            if !*advancing {
+                break;
+            }
+            self.advanced.wait(&mut advancing);
+        }
+        *advancing = true;
+        drop(advancing);
+        let outcome = self.claim_above(above);
+        if let Ok(leadership) = &outcome {
+            self.leadership.store(Arc::clone(leadership));
+        }
+        *self.advancing.lock() = false;
+        self.advanced.notify_all();
+        let leadership = outcome?;
+        if let Err(error) = leadership.collect_old_claims() {
+            tracing::warn!(%error, "old claims left behind");
+        }
+        Ok(leadership.epoch())
+    }
+
+    /// Takes the next epoch. As [`Controller::advance_above`] the current one.
+    pub fn advance(&self) -> Result<Epoch, ControlError> {
+        self.advance_above(self.current())
+    }
+
+    fn claim_above(&self, above: Epoch) -> Result<Arc<Leadership>, ControlError> {
+        let current = self.leadership.load_full();
+        // Deposed for good: a controller must not take the place back.
+        verdict(&current)?;
+        let epoch = current.epoch().max(above).next();
+        match leadership::claim(&self.substrate, &controller_dir(), epoch, &self.claimant) {
+            Ok(leadership) => Ok(Arc::new(leadership)),
+            Err(ClaimError::Refused { highest, .. }) => {
+                Err(ControlError::Deposed { epoch: current.epoch(), by: highest })
+            }
+            Err(source) => Err(ControlError::Claim { epoch, source: Box::new(source) }),
+        }
+    }
+
+    /// Waits until no thread is taking the next epoch.
+    fn settle(&self) {
+        let mut advancing = self.advancing.lock();
+        while *advancing {
+            self.advanced.wait(&mut advancing);
+        }
+    }
+}
+
+impl Fence for Controller {
+    fn epoch(&self) -> Epoch {
+        self.current()
+    }
+
+    fn check(&self) -> Result<(), ControlError> {
+        loop {
+            let asked = self.leadership.load_full();
+            let outcome = verdict(&asked);
+            if !matches!(outcome, Err(ControlError::Deposed { .. })) {
+                return outcome;
+            }
+            // Whoever took the next epoch may be this very process.
+            self.settle();
+            if self.current() == asked.epoch() {
+                return outcome;
+            }
+        }
+    }
+}
+
+fn verdict(leadership: &Leadership) -> Result<(), ControlError> {
+    let epoch = leadership.epoch();
+    match leadership.standing() {
+        Standing::Leading => Ok(()),
+        Standing::Deposed { by } => Err(ControlError::Deposed { epoch, by }),
+        Standing::Unknown(error) => Err(ControlError::FenceUnknown { epoch, reason: error.to_string() }),
+    }
+}
+
+fn claim_first(substrate: &Arc<dyn Substrate>, claimant: &Claimant) -> Result<Leadership, ControlError> {
+    let dir = controller_dir();
+    let claim_error =
+        |epoch| move |source: ClaimError| ControlError::Claim { epoch, source: Box::new(source) };
+    let mut epoch = leadership::highest(substrate.as_ref(), &dir)?.next();
+    for _ in 0..CLAIMS_AT_START_MAX {
+        match leadership::claim(substrate, &dir, epoch, claimant) {
+            Err(ClaimError::Refused { highest, .. }) => epoch = highest.next(),
+            outcome => return outcome.map_err(claim_error(epoch)),
+        }
+    }
+    leadership::claim(substrate, &dir, epoch, claimant).map_err(claim_error(epoch))
+}
+
+fn controller_dir() -> PathBuf {
+    Path::new(CLUSTER_DIR).join(CONTROLLER_DIR)
+}

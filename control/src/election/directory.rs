@@ -1,0 +1,84 @@
+//! The directory `cluster/`: found, or born whole.
+//!
+//! It is the first directory of a data directory, so topics without it mean that it was taken away.
+
+use std::io::IoSlice;
+use std::path::Path;
+
+use kaas_engine::leadership;
+use kaas_engine::types::Epoch;
+use kaas_substrate::{OpenMode, Substrate, remove_tree};
+
+use super::ClusterId;
+use super::controller::{CONTROLLER_DIR, ControllerSettings};
+use super::meta::{self, Meta};
+use crate::metadata::TOPICS_DIR;
+use crate::{CLUSTER_DIR, ControlError};
+
+/// Prefix of a directory that is not whole yet.
+const NEW_PREFIX: &str = "~new-cluster-";
+
+/// The meta data of the data directory, which is born if it is empty. A directory of a newer format, of another
+/// node or another cluster is refused, and nothing in it touched.
+pub(super) fn open(substrate: &dyn Substrate, settings: &ControllerSettings) -> Result<Meta, ControlError> {
+    let entries = substrate.list(Path::new(""))?;
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    let dir = substrate.root().to_owned();
+    if !has(CLUSTER_DIR) {
+        if has(TOPICS_DIR) {
+            return Err(ControlError::MissingMeta { dir });
+        }
+        bear(substrate, settings)?;
+        let unfinished = entries
+            .iter()
+            .filter(|entry| entry.name.to_str().is_some_and(|name| name.starts_with(NEW_PREFIX)));
+        for entry in unfinished {
+            if let Err(left) = remove_tree(substrate, Path::new(&entry.name)) {
+                tracing::warn!(%left, "unfinished directory left behind");
+            }
+        }
+    }
+    // Read also after a birth: another process may have been faster.
+    let meta = meta::read(substrate)?;
+    if meta.node_id != settings.node_id {
+        return Err(ControlError::ForeignDirectory {
+            dir,
+            what: "node",
+            found: meta.node_id.to_string(),
+            expected: settings.node_id.to_string(),
+        });
+    }
+    match &settings.cluster_id {
+        Some(expected) if *expected != meta.cluster_id => Err(ControlError::ForeignDirectory {
+            dir,
+            what: "cluster",
+            found: meta.cluster_id.to_string(),
+            expected: expected.to_string(),
+        }),
+        _ => Ok(meta),
+    }
+}
+
+fn bear(substrate: &dyn Substrate, settings: &ControllerSettings) -> Result<(), ControlError> {
+    let name = format!("{NEW_PREFIX}{}", uuid::Uuid::new_v4());
+    let dir = Path::new(&name);
+    substrate.create_dir(dir)?;
+    let cluster_id = settings.cluster_id.clone().unwrap_or_else(ClusterId::random);
+    let meta = Meta { cluster_id, node_id: settings.node_id };
+    let path = meta::path_in(dir);
+    let file = substrate.open(&path, OpenMode::CreateNew)?;
+    file.write_all_at(&[IoSlice::new(&meta::encode(&path, &meta)?)], 0)?;
+    drop(file);
+    let controller = dir.join(CONTROLLER_DIR);
+    substrate.create_dir(&controller)?;
+    leadership::birth(substrate, &controller, Epoch::NONE)?;
+    substrate.sync_tree(dir)?;
+    match substrate.rename(dir, Path::new(CLUSTER_DIR)) {
+        // Another process was faster; its directory is as good.
+        Err(error) if error.is_exists() => {
+            let _ = remove_tree(substrate, dir);
+        }
+        outcome => outcome?,
+    }
+    Ok(substrate.sync_dir(Path::new(""))?)
+}
