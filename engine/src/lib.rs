@@ -10,6 +10,7 @@ mod error;
 pub mod identity;
 pub mod index;
 pub mod io;
+pub mod journal;
 pub mod leadership;
 mod log;
 pub mod manifest;

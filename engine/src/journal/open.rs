@@ -1,0 +1,248 @@
+//! Birth of a slot, and taking it over: claim, read what counts, copy it into a file of one's own, fence, serve.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kaas_substrate::{OpenMode, Substrate, read_small, remove_tree, write_small};
+use parking_lot::{Condvar, Mutex};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::line::{self, FORMAT, Header, Line, LineError, Parsed, Reference, parse_file};
+use super::state::{Sequence, Shared, State, Writer};
+use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
+use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
+use crate::manifest::versioned::{self, FileVersion};
+use crate::types::Epoch;
+
+/// Largest journal file or snapshot that is read.
+const MAX_FILE_BYTES: usize = 1 << 30;
+
+/// Why a slot could not be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Storage(#[from] kaas_substrate::Error),
+    /// A higher epoch was claimed meanwhile.
+    #[error("deposed by epoch {by} while taking over")]
+    Deposed { by: Epoch },
+    /// The fence does not say who leads.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    /// Acknowledged bytes cannot be read. The slot is left as it is.
+    #[error("{} is damaged at byte {offset}: {reason}", path.display())]
+    Damaged { path: PathBuf, offset: u64, reason: LineError },
+    /// The snapshot that the journal builds on is not there.
+    #[error("{} is missing, and the journal builds on it", path.display())]
+    SnapshotMissing { path: PathBuf },
+    /// A newer kaas wrote it.
+    #[error("{} has format {found}, this version of kaas reads up to {FORMAT}", path.display())]
+    NewerFormat { path: PathBuf, found: u64 },
+}
+
+/// What a slot held when it was taken over: the snapshot's state, then the appends behind it, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Replay {
+    pub snapshot: Option<Value>,
+    pub entries: Vec<Entry>,
+}
+
+/// An entry, and the append it was part of.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub sequence: Sequence,
+    pub value: Value,
+}
+
+/// Makes a slot's directory if there is none: built under a temporary name, with its fence, and renamed into place.
+/// Durable on return. Called by one process at a time for one slot.
+pub fn birth(substrate: &dyn Substrate, dir: &Path) -> kaas_substrate::Result<()> {
+    let parent = dir.parent().unwrap_or(Path::new(""));
+    let name = dir.file_name().unwrap_or_default();
+    if substrate.list(parent)?.iter().any(|entry| entry.name == name) {
+        return Ok(());
+    }
+    let mut temporary = std::ffi::OsString::from("~new-");
+    temporary.push(name);
+    let temporary = parent.join(temporary);
+    let leftover = remove_tree(substrate, &temporary);
+    if let Some(error) = leftover.err().and_then(|report| report.failures.into_iter().next()) {
+        return Err(error);
+    }
+    substrate.create_dir(&temporary)?;
+    leadership::birth(substrate, &temporary, Epoch::NONE)?;
+    substrate.sync_tree(&temporary)?;
+    substrate.rename(&temporary, dir)?;
+    substrate.sync_dir(parent)
+}
+
+/// A snapshot file, as one sealed line.
+#[derive(Deserialize)]
+struct SnapshotFile {
+    format: u64,
+    covers: u64,
+    state: Value,
+}
+
+/// The bytes of a snapshot file. `state` is JSON.
+pub(super) fn snapshot_bytes(covers: Sequence, state: &[u8]) -> Vec<u8> {
+    let mut open = format!("{{\"format\":{FORMAT},\"covers\":{},\"state\":", covers.0).into_bytes();
+    open.extend_from_slice(state);
+    line::seal(open)
+}
+
+/// A journal file as it is born.
+pub(super) struct Born<'a> {
+    pub(super) version: FileVersion,
+    pub(super) snapshot: Option<FileVersion>,
+    pub(super) lines: &'a [Line],
+    pub(super) last_sequence: Sequence,
+}
+
+impl Born<'_> {
+    pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let mut bytes = line::sealed(&Header {
+            format: FORMAT,
+            epoch: self.version.epoch.get(),
+            number: self.version.number,
+            snapshot: self.snapshot.map(Reference::from),
+            inherited: self.lines.len() as u64,
+            last_sequence: self.last_sequence.0,
+        })?;
+        for line in self.lines {
+            bytes.extend(Line::encode(line.sequence, 0, &line.entries));
+        }
+        Ok(bytes)
+    }
+}
+
+/// What counts in a slot's directory.
+struct Found {
+    newest: Option<FileVersion>,
+    snapshot: Option<(FileVersion, Value)>,
+    lines: Vec<Line>,
+    last_sequence: Sequence,
+}
+
+impl Journal {
+    /// Takes the slot in `dir` over at `epoch`: claims it, reads what it holds, and returns it with the journal to go
+    /// on with. On return everything in the [`Replay`] is durable, and pinned: no successor sees less, and none
+    /// sees what an earlier coordinator writes from now on. Blocks.
+    pub fn open(
+        substrate: &Arc<dyn Substrate>,
+        dir: &Path,
+        epoch: Epoch,
+        claimant: &Claimant,
+        pool: &Arc<IoPool>,
+        settings: JournalSettings,
+    ) -> Result<(Self, Replay), OpenError> {
+        let leadership = leadership::claim(substrate, dir, epoch, claimant)?;
+        let found = find(substrate.as_ref(), dir)?;
+        let version = FileVersion {
+            epoch,
+            // A number of this epoch is there if an earlier attempt of this run got as far.
+            number: found.newest.filter(|newest| newest.epoch == epoch).map_or(0, |newest| newest.number + 1),
+        };
+        let snapshot = found.snapshot.as_ref().map(|(version, _)| *version);
+        let path = path_of(dir, JOURNAL, version);
+        let born = Born { version, snapshot, lines: &found.lines, last_sequence: found.last_sequence };
+        let bytes = born.encode().map_err(|error| OpenError::Damaged {
+            path: path.clone(),
+            offset: 0,
+            reason: error.into(),
+        })?;
+        write_small(substrate.as_ref(), &path, &bytes)?;
+        let file = substrate.open(&path, OpenMode::Write)?;
+        match leadership.standing() {
+            Standing::Leading => {}
+            Standing::Deposed { by } => return Err(OpenError::Deposed { by }),
+            Standing::Unknown(error) => return Err(error.into()),
+        }
+        let replay = replay(&path, &found)?;
+        let length = bytes.len() as u64;
+        let state = State {
+            last_sequence: found.last_sequence,
+            committed: found.last_sequence,
+            appends_since_snapshot: found.lines.len() as u64,
+            file_bytes: length,
+            writer: Some(Writer { file, version, length }),
+            ..State::default()
+        };
+        let shared = Arc::new(Shared {
+            substrate: Arc::clone(substrate),
+            leadership,
+            settings,
+            pool: Arc::clone(pool),
+            state: Mutex::new(state),
+            idle: Condvar::new(),
+        });
+        cycle::prune(&shared, version, snapshot);
+        if let Err(error) = shared.leadership.collect_old_claims() {
+            tracing::warn!(dir = %dir.display(), %error, "old claims cannot be removed");
+        }
+        Ok((Self { shared }, replay))
+    }
+}
+
+/// Reads the newest journal file and its snapshot. What is returned is on stable storage.
+fn find(substrate: &dyn Substrate, dir: &Path) -> Result<Found, OpenError> {
+    let Some(newest) = versioned::list(substrate, dir, JOURNAL)?.pop() else {
+        return Ok(Found {
+            newest: None,
+            snapshot: None,
+            lines: Vec::new(),
+            last_sequence: Sequence::default(),
+        });
+    };
+    let path = path_of(dir, JOURNAL, newest);
+    // Its last coordinator may have died between a write and its sync.
+    substrate.make_durable(&path, MAX_FILE_BYTES as u64)?;
+    let bytes = read_small(substrate, &path, MAX_FILE_BYTES)?;
+    let Parsed { header, lines, .. } = parse_file(&bytes).map_err(|damaged| OpenError::Damaged {
+        path: path.clone(),
+        offset: damaged.offset,
+        reason: damaged.reason,
+    })?;
+    if header.format > FORMAT {
+        return Err(OpenError::NewerFormat { path, found: header.format });
+    }
+    let mut last = header.last_sequence.max(lines.last().map_or(0, |line| line.sequence));
+    let snapshot = match header.snapshot.and_then(Reference::version) {
+        None => None,
+        Some(version) => {
+            let (covers, state) = read_snapshot(substrate, &path_of(dir, SNAPSHOT, version))?;
+            last = last.max(covers);
+            Some((version, state))
+        }
+    };
+    Ok(Found { newest: Some(newest), snapshot, lines, last_sequence: Sequence(last) })
+}
+
+fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value), OpenError> {
+    let bytes = match read_small(substrate, path, MAX_FILE_BYTES) {
+        Err(error) if error.is_not_found() => {
+            return Err(OpenError::SnapshotMissing { path: path.to_owned() });
+        }
+        outcome => outcome?,
+    };
+    let damaged = |reason| OpenError::Damaged { path: path.to_owned(), offset: 0, reason };
+    let line = bytes.strip_suffix(b"\n").ok_or_else(|| damaged(LineError::Unfinished))?;
+    let SnapshotFile { format, covers, state } = line::parse(line).map_err(damaged)?;
+    if format > FORMAT {
+        return Err(OpenError::NewerFormat { path: path.to_owned(), found: format });
+    }
+    Ok((covers, state))
+}
+
+fn replay(path: &Path, found: &Found) -> Result<Replay, OpenError> {
+    let mut entries = Vec::new();
+    for line in &found.lines {
+        let values: Vec<Value> = serde_json::from_slice(&line.entries)
+            .map_err(|error| OpenError::Damaged { path: path.to_owned(), offset: 0, reason: error.into() })?;
+        let sequence = Sequence(line.sequence);
+        entries.extend(values.into_iter().map(|value| Entry { sequence, value }));
+    }
+    Ok(Replay { snapshot: found.snapshot.as_ref().map(|(_, state)| state.clone()), entries })
+}
