@@ -3,8 +3,8 @@
 //! Pure code without I/O or locks, for any thread. Bytes from clients and from the volume are never trusted: every
 //! function here returns an error for any input that is not a batch, and none panics.
 //!
-//! The hot path touches headers and checksums only; `records` and `compression` are for tools, lookups by time and
-//! compaction.
+//! The hot path touches headers and checksums only; `records`, `times` and `compression` are for tools, lookups by
+//! time and compaction.
 
 mod build;
 pub mod compression;
@@ -13,6 +13,7 @@ mod error;
 mod header;
 mod records;
 mod stamp;
+mod times;
 mod validate;
 mod varint;
 
@@ -23,11 +24,9 @@ pub use header::{
     Attributes, BatchHeader, Compression, HEADER_BYTES, LENGTH_FIELD_END, MAGIC, MIN_LENGTH_FIELD,
     TimestampType, check_crc, decrement_sequence, increment_sequence,
 };
-pub use records::{
-    DecodeLimits, Record, RecordHeader, Records, decode_records, first_record_at_or_after,
-    record_of_max_timestamp,
-};
+pub use records::{DecodeLimits, Record, RecordHeader, Records, decode_records};
 pub use stamp::StampedHeader;
+pub use times::{first_record_at_or_after, record_of_max_timestamp};
 pub use validate::{Limits, TimestampRule, validate_client_batches};
 
 #[cfg(test)]

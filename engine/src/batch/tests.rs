@@ -329,6 +329,24 @@ mod compressed {
     }
 
     #[test]
+    fn lookups_by_time_stop_at_the_bound_and_hold_nothing() {
+        // The record that is asked for comes behind one that is above the bound.
+        let big = SimpleRecord::of_value(vec![0; 1 << 20]);
+        let late = SimpleRecord { timestamp_delta: 9, ..SimpleRecord::of_value("late") };
+        for compression in CODECS {
+            let batch = data_batch(&[big.clone(), late.clone()], &BatchOptions { compression, ..options() });
+            let batch = batch.unwrap();
+            let find = |max_decompressed_bytes| {
+                let limits = DecodeLimits { max_decompressed_bytes };
+                first_record_at_or_after(&batch, Timestamp(NOW.0 + 9), Offset(0), &limits)
+            };
+            let too_large = BatchError::DecompressedTooLarge { max_bytes: 64 << 10 };
+            assert_eq!(find(64 << 10), Err(too_large), "{}", compression.name());
+            assert_eq!(find(2 << 20), Ok(Some((Offset(1), Timestamp(NOW.0 + 9)))), "{}", compression.name());
+        }
+    }
+
+    #[test]
     fn damaged_streams_are_errors() {
         for compression in CODECS {
             let batch = data_batch(&three(), &BatchOptions { compression, ..options() }).unwrap();
@@ -389,6 +407,21 @@ proptest! {
         if let Ok(taken) = validate_client_batches(&bytes, &super::tests::limits()) {
             let total: usize = taken.iter().map(|(_, slice)| slice.len()).sum();
             prop_assert_eq!(total, bytes.len());
+        }
+    }
+
+    /// The walk that holds no records finds what a look at all of them finds.
+    #[test]
+    fn lookups_agree_with_decoding(bytes in batch_like(), target in -1_i64..7, from in 0_i64..4) {
+        let (bytes, target, from) = (Bytes::from(bytes), Timestamp(NOW.0 + target), Offset(from));
+        let limits = DecodeLimits { max_decompressed_bytes: 1 << 20 };
+        let found = first_record_at_or_after(&bytes, target, from, &limits);
+        if let Ok(records) = decode_records(&bytes, &limits) {
+            let all: Result<Vec<_>, _> = records.collect();
+            if let Ok(all) = all {
+                let first = all.iter().find(|r| r.timestamp >= target && r.offset >= from);
+                prop_assert_eq!(found, Ok(first.map(|record| (record.offset, record.timestamp))));
+            }
         }
     }
 

@@ -1,0 +1,163 @@
+//! Finding a record by its timestamp inside one batch: the last step of a lookup by time.
+//!
+//! A broker does this for clients, so it holds no record: a compressed batch is read as a stream, keys and values
+//! are skipped, and what a hostile batch can cost is the time to decompress up to the bound.
+
+use std::io::{BufRead, BufReader, Read, Take};
+
+use bytes::Bytes;
+
+use super::compression::{failed, reader};
+use super::error::{BatchError, RecordProblem};
+use super::header::{BatchHeader, Compression, HEADER_BYTES, TimestampType};
+use super::records::DecodeLimits;
+use crate::types::{Offset, Timestamp};
+
+/// Bytes taken from the codec at once.
+const PIECE_BYTES: usize = 16 << 10;
+
+/// The first record at or behind `from` whose timestamp is at least `target`.
+///
+/// # Errors
+///
+/// What is wrong with the header, the compression, or a record in front of the one that is found.
+pub fn first_record_at_or_after(
+    batch: &Bytes,
+    target: Timestamp,
+    from: Offset,
+    limits: &DecodeLimits,
+) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+    find(batch, limits, |_, offset, timestamp| timestamp >= target && offset >= from)
+}
+
+/// The first record that has the batch's max timestamp: what `ListOffsets` with `MAX_TIMESTAMP` answers.
+///
+/// `None` for an empty batch, or if the header's max timestamp is no record's.
+///
+/// # Errors
+///
+/// As [`first_record_at_or_after`].
+pub fn record_of_max_timestamp(
+    batch: &Bytes,
+    limits: &DecodeLimits,
+) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+    find(batch, limits, |header, _, timestamp| timestamp == header.max_timestamp)
+}
+
+fn find(
+    batch: &[u8],
+    limits: &DecodeLimits,
+    mut wanted: impl FnMut(&BatchHeader, Offset, Timestamp) -> bool,
+) -> Result<Option<(Offset, Timestamp)>, BatchError> {
+    let header = BatchHeader::parse(batch)?;
+    let truncated = BatchError::Truncated { batch_bytes: header.batch_bytes, available: batch.len() };
+    let body = batch.get(HEADER_BYTES..header.batch_bytes).ok_or(truncated)?;
+    if header.record_count == 0 {
+        return Ok(None);
+    }
+    let compression = header.compression()?;
+    let max_bytes = limits.max_decompressed_bytes;
+    let bound = match compression {
+        Compression::None => u64::MAX,
+        _ => u64::try_from(max_bytes).unwrap_or(u64::MAX),
+    };
+    let plain = reader(compression, body, max_bytes)?.take(bound);
+    let mut walk = Walk { source: BufReader::with_capacity(PIECE_BYTES, plain), used: 0 };
+    for index in 0..usize::try_from(header.record_count).unwrap_or(0) {
+        let start = usize::try_from(walk.used).unwrap_or(usize::MAX);
+        let (timestamp_delta, offset_delta) = walk.record().map_err(|stop| match stop {
+            Stop::Codec(error) => failed(compression, &error),
+            Stop::Record(RecordProblem::Ends) if walk.source.get_ref().limit() == 0 => {
+                BatchError::DecompressedTooLarge { max_bytes }
+            }
+            Stop::Record(problem) => BatchError::Record { index, position: start, problem },
+        })?;
+        let offset = header.base_offset.plus(i64::from(offset_delta));
+        let timestamp = match header.timestamp_type() {
+            TimestampType::LogAppendTime => header.max_timestamp,
+            TimestampType::CreateTime => Timestamp(header.base_timestamp.0.saturating_add(timestamp_delta)),
+        };
+        if wanted(&header, offset, timestamp) {
+            return Ok(Some((offset, timestamp)));
+        }
+    }
+    Ok(None)
+}
+
+/// Why a walk stops.
+enum Stop {
+    Codec(std::io::Error),
+    Record(RecordProblem),
+}
+
+impl From<std::io::Error> for Stop {
+    fn from(error: std::io::Error) -> Self {
+        Self::Codec(error)
+    }
+}
+
+/// A walk through a stream of records.
+struct Walk<'a> {
+    source: BufReader<Take<Box<dyn Read + 'a>>>,
+    /// Bytes of the stream so far.
+    used: u64,
+}
+
+impl Walk<'_> {
+    /// Timestamp and offset delta of the next record, which is skipped.
+    fn record(&mut self) -> Result<(i64, i32), Stop> {
+        let length = self.varint()?;
+        let length =
+            u64::try_from(length).map_err(|_| Stop::Record(RecordProblem::Length(i64::from(length))))?;
+        let end = self.used.saturating_add(length);
+        // Attributes of a record: none is defined.
+        self.byte()?;
+        let timestamp_delta = self.zigzag(10)?;
+        let offset_delta = self.varint()?;
+        let Some(rest) = end.checked_sub(self.used) else {
+            let declared = usize::try_from(length).unwrap_or(usize::MAX);
+            let used = self.used.saturating_sub(end).saturating_add(length);
+            let used = usize::try_from(used).unwrap_or(usize::MAX);
+            return Err(Stop::Record(RecordProblem::Size { declared, used }));
+        };
+        self.skip(rest)?;
+        Ok((timestamp_delta, offset_delta))
+    }
+
+    fn byte(&mut self) -> Result<u8, Stop> {
+        let byte = self.source.fill_buf()?.first().copied().ok_or(Stop::Record(RecordProblem::Ends))?;
+        self.source.consume(1);
+        self.used += 1;
+        Ok(byte)
+    }
+
+    fn skip(&mut self, mut bytes: u64) -> Result<(), Stop> {
+        while bytes > 0 {
+            let here = self.source.fill_buf()?.len();
+            if here == 0 {
+                return Err(Stop::Record(RecordProblem::Ends));
+            }
+            let step = here.min(usize::try_from(bytes).unwrap_or(usize::MAX));
+            self.source.consume(step);
+            self.used += step as u64;
+            bytes -= step as u64;
+        }
+        Ok(())
+    }
+
+    fn zigzag(&mut self, max_bytes: u32) -> Result<i64, Stop> {
+        let mut value = 0_u64;
+        for index in 0..max_bytes {
+            let byte = self.byte()?;
+            value |= u64::from(byte & 0x7f) << (7 * index);
+            if byte & 0x80 == 0 {
+                return Ok((value >> 1).cast_signed() ^ -((value & 1).cast_signed()));
+            }
+        }
+        Err(Stop::Record(RecordProblem::Varint))
+    }
+
+    fn varint(&mut self) -> Result<i32, Stop> {
+        i32::try_from(self.zigzag(5)?).map_err(|_| Stop::Record(RecordProblem::Varint))
+    }
+}
