@@ -4,5 +4,6 @@ pub mod api;
 pub mod config;
 pub mod group;
 pub mod net;
+pub mod partitions;
 pub mod server;
 pub mod telemetry;

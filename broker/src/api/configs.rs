@@ -251,7 +251,7 @@ async fn change_one(
     let (stored, refusal) = outcome.await?;
     stored?;
     refusal.map_or(Ok(()), Err)?;
-    context.broker.reload_configs();
+    context.broker.apply_configs();
     Ok(())
 }
 

@@ -33,7 +33,7 @@ pub async fn handle(context: Context, request: DescribeClusterRequest) -> Descri
         ..DescribeClusterBroker::default()
     };
     let mut response = DescribeClusterResponse {
-        cluster_id: broker.cluster_id.as_str().into(),
+        cluster_id: broker.cluster_id().as_str().into(),
         controller_id: broker.node_id,
         brokers: vec![this],
         ..DescribeClusterResponse::default()

@@ -4,9 +4,14 @@
 //! has words for a failure, these are they: people search for them.
 
 use kaas_control::ControlError;
+use kaas_engine::batch::{BatchError, BatchErrorClass};
+use kaas_engine::producer_state::ProducerError;
+use kaas_engine::types::Epoch;
+use kaas_engine::{AppendError, EngineError, ReadError};
 use kaas_protocol::{ErrorCode, KString};
 
 use crate::config::ConfigError;
+use crate::partitions::OpenError;
 use crate::server::Overloaded;
 
 /// A code and the words that go with it.
@@ -105,4 +110,98 @@ pub fn topic_config(error: &ConfigError) -> Failure {
 /// A refused config of a broker.
 pub fn broker_config(error: &ConfigError) -> Failure {
     Failure::new(ErrorCode::INVALID_REQUEST, error.to_string())
+}
+
+/// A batch that a client may not append.
+pub fn batch(error: &BatchError) -> Failure {
+    let code = match error.class() {
+        BatchErrorClass::Corrupt => ErrorCode::CORRUPT_MESSAGE,
+        BatchErrorClass::Invalid => ErrorCode::INVALID_RECORD,
+        BatchErrorClass::TooLarge => ErrorCode::MESSAGE_TOO_LARGE,
+        BatchErrorClass::Timestamp => ErrorCode::INVALID_TIMESTAMP,
+        BatchErrorClass::Compression => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
+    };
+    Failure::new(code, error.to_string())
+}
+
+fn producer(error: &ProducerError) -> Failure {
+    let code = match error {
+        ProducerError::InvalidProducerEpoch { .. } => ErrorCode::INVALID_PRODUCER_EPOCH,
+        ProducerError::OutOfOrderSequence { .. }
+        | ProducerError::SequenceOfNewEpoch { .. }
+        | ProducerError::SequenceBehindVerification { .. } => ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ProducerError::NotTransactional { .. } | ProducerError::NoTransaction { .. } => {
+            ErrorCode::INVALID_TXN_STATE
+        }
+        ProducerError::CoordinatorFenced { .. } => ErrorCode::TRANSACTION_COORDINATOR_FENCED,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// An append that did not happen, or may not have.
+pub fn append(error: &AppendError) -> Failure {
+    let code = match error {
+        AppendError::Batch(error) => return batch(error),
+        AppendError::Producer(error) => return producer(error),
+        AppendError::Busy { .. } => ErrorCode::REQUEST_TIMED_OUT,
+        AppendError::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+        AppendError::Stalled { .. } | AppendError::NoSpace(_) | AppendError::Storage { .. } => {
+            ErrorCode::KAFKA_STORAGE_ERROR
+        }
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// A read that found nothing to answer with.
+pub fn read(error: &ReadError) -> Failure {
+    match error {
+        ReadError::OffsetOutOfRange { .. } => Failure::bare(ErrorCode::OFFSET_OUT_OF_RANGE),
+        ReadError::NotLeader { .. } => Failure::bare(ErrorCode::NOT_LEADER_OR_FOLLOWER),
+        // Not CORRUPT_MESSAGE: that tells a consumer to give up, and the volume may be repaired.
+        ReadError::Storage(_) | ReadError::Damaged { .. } => {
+            tracing::error!(%error, "cannot read");
+            Failure::new(ErrorCode::KAFKA_STORAGE_ERROR, error.to_string())
+        }
+    }
+}
+
+/// A partition that cannot be opened or changed.
+pub fn engine(error: &EngineError) -> Failure {
+    let code = match error {
+        EngineError::Claim(_)
+        | EngineError::Deposed { .. }
+        | EngineError::Closed
+        | EngineError::Poisoned { .. }
+        | EngineError::EngineClosed => ErrorCode::NOT_LEADER_OR_FOLLOWER,
+        // The directory is another topic's by now.
+        EngineError::Foreign { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+        EngineError::OffsetOutOfRange { .. } => ErrorCode::OFFSET_OUT_OF_RANGE,
+        EngineError::Storage(_) | EngineError::Damaged { .. } | EngineError::NewerFormat { .. } => {
+            ErrorCode::KAFKA_STORAGE_ERROR
+        }
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// A partition that cannot be had.
+pub fn open(error: &OpenError) -> Failure {
+    let code = match error {
+        OpenError::Engine(error) => return engine(error),
+        OpenError::Control(ControlError::Deposed { .. }) | OpenError::Stopping => {
+            ErrorCode::NOT_LEADER_OR_FOLLOWER
+        }
+        OpenError::Control(_) | OpenError::Overloaded => ErrorCode::KAFKA_STORAGE_ERROR,
+        OpenError::Gone => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
+    };
+    Failure::new(code, error.to_string())
+}
+
+/// Refuses a client whose idea of the leader epoch is not ours (KIP-320); a negative epoch asks for no check.
+pub fn check_epoch(asked: i32, current: Epoch) -> Result<(), Failure> {
+    let code = match Epoch::from_wire(asked) {
+        Some(asked) if asked < current => ErrorCode::FENCED_LEADER_EPOCH,
+        Some(asked) if asked > current => ErrorCode::UNKNOWN_LEADER_EPOCH,
+        _ => return Ok(()),
+    };
+    Err(Failure::bare(code))
 }

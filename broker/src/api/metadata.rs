@@ -17,7 +17,7 @@ pub async fn handle(context: Context, request: MetadataRequest) -> MetadataRespo
     let broker = &context.broker;
     let mut response = MetadataResponse {
         brokers: vec![this_broker(&context)],
-        cluster_id: Some(KString::from(broker.cluster_id.as_str())),
+        cluster_id: Some(KString::from(broker.cluster_id().as_str())),
         controller_id: broker.node_id,
         ..MetadataResponse::default()
     };

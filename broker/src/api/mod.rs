@@ -5,24 +5,35 @@ mod api_versions;
 mod configs;
 mod create_partitions;
 mod create_topics;
+mod delete_records;
 mod delete_topics;
 mod describe_cluster;
+mod describe_log_dirs;
 mod describe_topic_partitions;
 pub mod error;
+mod fetch;
 mod find_coordinator;
+mod init_producer_id;
+mod list_offsets;
 mod metadata;
+mod offset_for_leader_epoch;
 pub mod operations;
+mod produce;
 pub mod registry;
 mod service;
 pub mod topics;
 
 use std::sync::Arc;
 
-use kaas_protocol::KString;
+use kaas_control::metadata::Topic;
+use kaas_engine::Partition;
+use kaas_protocol::{ErrorCode, KString};
 
+use self::error::Failure;
 use crate::net::Peer;
 use crate::server::Broker;
 
+pub use fetch::{SessionLimits, Sessions};
 pub use service::Requests;
 
 /// A request's surroundings.
@@ -42,5 +53,21 @@ impl Context {
     /// The client id as text; empty if there is none.
     pub fn client_id(&self) -> &str {
         self.client_id.as_deref().unwrap_or_default()
+    }
+
+    /// A partition, opened if it is not.
+    pub async fn open(&self, topic: &Arc<Topic>, index: i32) -> Result<Arc<Partition>, Failure> {
+        let partition = topics::partition(topic, index)?;
+        self.broker.partitions.get(topic, partition).await.map_err(|e| error::open(&e))
+    }
+
+    /// Runs a blocking read on the engine's I/O threads. It must not wait for other work of theirs.
+    pub async fn read_blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let busy = || Failure::bare(ErrorCode::KAFKA_STORAGE_ERROR);
+        let ticket = self.broker.engine.io().run(read).map_err(|_| busy())?;
+        ticket.await.map_err(|_| busy())
     }
 }

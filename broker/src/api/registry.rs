@@ -11,8 +11,9 @@ use kaas_protocol::{ApiKey, EncodeError, Message, Request, Response, Segments, V
 use tracing::error;
 
 use super::{
-    Context, api_versions, configs, create_partitions, create_topics, delete_topics, describe_cluster,
-    describe_topic_partitions, find_coordinator, metadata,
+    Context, api_versions, configs, create_partitions, create_topics, delete_records, delete_topics,
+    describe_cluster, describe_log_dirs, describe_topic_partitions, fetch, find_coordinator,
+    init_producer_id, list_offsets, metadata, offset_for_leader_epoch, produce,
 };
 use crate::net::{Call, Reply};
 
@@ -36,13 +37,22 @@ impl Api {
 
 /// Every API that is served.
 pub const APIS: &[Api] = &[
+    Api { advertised_min: 0, ..Api::new(ApiKey::Produce, 3, 13, produce::start) },
+    Api::new(ApiKey::Fetch, 4, 17, |c, id, body| droppable(c, id, body, fetch::handle)),
+    Api::new(ApiKey::ListOffsets, 1, 10, |c, id, body| alone(c, id, body, list_offsets::handle)),
     Api::new(ApiKey::Metadata, 0, 13, |c, id, body| alone(c, id, body, metadata::handle)),
     Api::new(ApiKey::FindCoordinator, 0, 6, |c, id, body| alone(c, id, body, find_coordinator::handle)),
     Api::new(ApiKey::ApiVersions, 0, 4, |c, id, body| alone(c, id, body, api_versions::handle)),
     Api::new(ApiKey::CreateTopics, 2, 7, |c, id, body| alone(c, id, body, create_topics::handle)),
     Api::new(ApiKey::DeleteTopics, 1, 6, |c, id, body| alone(c, id, body, delete_topics::handle)),
+    Api::new(ApiKey::DeleteRecords, 0, 2, |c, id, body| alone(c, id, body, delete_records::handle)),
+    Api::new(ApiKey::InitProducerId, 0, 5, |c, id, body| alone(c, id, body, init_producer_id::handle)),
+    Api::new(ApiKey::OffsetForLeaderEpoch, 2, 4, |c, id, body| {
+        alone(c, id, body, offset_for_leader_epoch::handle)
+    }),
     Api::new(ApiKey::DescribeConfigs, 1, 4, |c, id, body| alone(c, id, body, configs::describe)),
     Api::new(ApiKey::AlterConfigs, 0, 2, |c, id, body| alone(c, id, body, configs::alter)),
+    Api::new(ApiKey::DescribeLogDirs, 1, 4, |c, id, body| alone(c, id, body, describe_log_dirs::handle)),
     Api::new(ApiKey::CreatePartitions, 0, 3, |c, id, body| alone(c, id, body, create_partitions::handle)),
     Api::new(ApiKey::IncrementalAlterConfigs, 0, 1, |c, id, body| {
         alone(c, id, body, configs::alter_incrementally)
@@ -67,6 +77,16 @@ where
     Q::Response: Send,
 {
     start(context, id, body, handle, false)
+}
+
+/// As [`alone`]; only the answer is lost if it is dropped when the client is gone.
+fn droppable<Q, F>(context: Context, id: i32, body: Bytes, handle: fn(Context, Q) -> F) -> Call
+where
+    Q: Request + Send + 'static,
+    F: Future<Output = Q::Response> + Send + 'static,
+    Q::Response: Send,
+{
+    start(context, id, body, handle, true)
 }
 
 fn start<Q, F>(context: Context, id: i32, body: Bytes, handle: fn(Context, Q) -> F, droppable: bool) -> Call

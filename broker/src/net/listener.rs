@@ -2,22 +2,19 @@
 //!
 //! Binding is a step of its own, so that a taken port is found before the data directory is touched.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener as StdListener};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use super::connection::{Connection, Ended, Shared};
-use super::{Budget, FileReads, Peer, Phase, Service, Settings, Shutdown};
+use super::limits::Slot;
+use super::{Budget, ConnectionLimits, FileReads, Peer, Phase, Service, Settings, Shutdown};
 
 /// Unanswered keep-alive probes before a connection is reset.
 const KEEPALIVE_PROBES: u32 = 6;
@@ -91,31 +88,25 @@ pub struct Listener {
     socket: TcpListener,
     name: Arc<str>,
     shared: Shared,
-    slots: Arc<Semaphore>,
-    per_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    ids: AtomicU64,
+    limits: Arc<ConnectionLimits>,
 }
 
 impl Listener {
-    /// A listener over a bound socket. Must be called inside a runtime.
+    /// A listener over a bound socket. Must be called inside a runtime. `budget` and `limits` are shared by all
+    /// listeners of a process.
+    #[allow(clippy::too_many_arguments)]
     pub fn new(
         bound: Bound,
         name: &str,
         service: Arc<dyn Service>,
         reads: Arc<dyn FileReads>,
-        settings: Settings,
+        settings: Arc<Settings>,
+        budget: Budget,
+        limits: Arc<ConnectionLimits>,
         shutdown: Shutdown,
     ) -> io::Result<Self> {
-        let budget = Budget::new(settings.queued_request_bytes);
-        let slots = settings.max_connections.clamp(1, Semaphore::MAX_PERMITS);
-        Ok(Self {
-            socket: TcpListener::from_std(bound.socket)?,
-            name: name.into(),
-            shared: Shared { service, reads, settings: Arc::new(settings), budget, shutdown },
-            slots: Arc::new(Semaphore::new(slots)),
-            per_ip: Arc::default(),
-            ids: AtomicU64::new(1),
-        })
+        let shared = Shared { service, reads, settings, budget, shutdown };
+        Ok(Self { socket: TcpListener::from_std(bound.socket)?, name: name.into(), shared, limits })
     }
 
     /// Serves until the process drains; returns when every connection has ended.
@@ -143,7 +134,7 @@ impl Listener {
     /// One connection, or `None` if it was turned away.
     async fn accept(&self) -> Option<(TcpStream, Arc<Peer>, Slot)> {
         // At the limit the system's backlog holds newcomers, as in Kafka.
-        let permit = Arc::clone(&self.slots).acquire_owned().await.ok()?;
+        self.limits.room().await;
         let (stream, address) = match self.socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -152,27 +143,17 @@ impl Listener {
                 return None;
             }
         };
-        let slot = self.slot(address.ip(), permit)?;
+        let Some(slot) = self.limits.take(address.ip()) else {
+            info!(ip = %address.ip(), "too many connections from this address (max.connections.per.ip)");
+            return None;
+        };
         if let Err(error) = self.prepare(&stream) {
             debug!(%address, %error, "connection lost while it was accepted");
             return None;
         }
         let local = stream.local_addr().ok()?;
-        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let id = self.limits.next_id();
         Some((stream, Arc::new(Peer { id, address, local, listener: Arc::clone(&self.name) }), slot))
-    }
-
-    fn slot(&self, ip: IpAddr, permit: OwnedSemaphorePermit) -> Option<Slot> {
-        let limit = self.shared.settings.max_connections_per_ip;
-        let mut per_ip = self.per_ip.lock();
-        let count = per_ip.entry(ip).or_default();
-        if *count >= limit {
-            drop(per_ip);
-            info!(%ip, limit, "too many connections from this address (max.connections.per.ip)");
-            return None;
-        }
-        *count += 1;
-        Some(Slot { ip, per_ip: Arc::clone(&self.per_ip), _permit: permit })
     }
 
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {
@@ -183,25 +164,6 @@ impl Listener {
             .with_interval(settings.keepalive_interval)
             .with_retries(KEEPALIVE_PROBES);
         SockRef::from(stream).set_tcp_keepalive(&keepalive)
-    }
-}
-
-/// A connection's place among the limits; given back on drop.
-struct Slot {
-    ip: IpAddr,
-    per_ip: Arc<Mutex<HashMap<IpAddr, usize>>>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        let mut per_ip = self.per_ip.lock();
-        if let Some(count) = per_ip.get_mut(&self.ip) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                per_ip.remove(&self.ip);
-            }
-        }
     }
 }
 

@@ -14,6 +14,7 @@
 mod budget;
 mod connection;
 mod frame;
+mod limits;
 mod listener;
 mod settings;
 mod shutdown;
@@ -30,6 +31,7 @@ use kaas_protocol::Segments;
 
 pub use budget::{Budget, Reservation};
 pub use frame::FrameError;
+pub use limits::ConnectionLimits;
 pub use listener::{Bound, Listener, ListenerError, bind};
 pub use settings::Settings;
 pub use shutdown::{Phase, Shutdown};

@@ -16,10 +16,6 @@ pub struct Settings {
     pub in_flight_requests: usize,
     /// Bytes of requests that one connection may have read but not answered; one frame always fits.
     pub in_flight_bytes: usize,
-    /// `max.connections`: at the limit, accepting waits.
-    pub max_connections: usize,
-    /// `max.connections.per.ip`: above the limit, a new connection is closed at once.
-    pub max_connections_per_ip: usize,
     /// `connections.max.idle.ms`: a connection without a request for this long is closed.
     pub idle: Duration,
     /// How long a frame may make no progress once its first byte has come.
@@ -48,8 +44,6 @@ impl Default for Settings {
             queued_request_bytes: 256 << 20,
             in_flight_requests: 64,
             in_flight_bytes: 64 << 20,
-            max_connections: 100_000,
-            max_connections_per_ip: usize::MAX,
             idle: Duration::from_secs(600),
             receive_stall: Duration::from_secs(30),
             send_stall: Duration::from_secs(60),

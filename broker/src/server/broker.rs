@@ -5,29 +5,44 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use kaas_control::metadata::{Fence, MetadataStore, Topic};
+use kaas_control::election::Controller;
+use kaas_control::metadata::{MetadataStore, Topic};
+use kaas_control::producer_ids::ProducerIds;
+use kaas_engine::Engine;
 use kaas_engine::io::IoPool;
 use kaas_engine::types::Epoch;
 use tokio::sync::Notify;
 
 use super::HostPort;
+use crate::api::Sessions;
 use crate::config::{BrokerConfigs, ConfigError, EffectiveBrokerConfig};
-use crate::net::{Peer, Shutdown};
+use crate::net::{ConnectionLimits, Peer, Shutdown};
+use crate::partitions::Partitions;
 
 /// The state of a broker.
 pub struct Broker {
     /// Number of this broker.
     pub node_id: i32,
-    /// Id of the cluster, the same for all brokers of a data directory, and for ever.
-    pub cluster_id: String,
     /// What clients are told to connect to; `None`: the address that they reached us at.
     pub advertised: Option<HostPort>,
+    /// Where the data is, for people and tools.
+    pub data_dir: String,
+    /// The controller: this process.
+    pub controller: Arc<Controller>,
     /// Topics and dynamic configs.
     pub store: Arc<dyn MetadataStore>,
-    /// The controller's epoch, at which partitions are opened.
-    pub fence: Arc<dyn Fence>,
-    /// Threads for blocking calls.
-    pub io: Arc<IoPool>,
+    /// Ids for idempotent producers.
+    pub producer_ids: Arc<ProducerIds>,
+    /// The log engine.
+    pub engine: Engine,
+    /// The partitions that are open.
+    pub partitions: Arc<Partitions>,
+    /// Who reads what, said once.
+    pub fetch_sessions: Sessions,
+    /// Threads for changes of metadata. Apart from the engine's, whose work they wait for.
+    pub metadata_io: IoPool,
+    /// Limits of connections that may change while the process runs.
+    pub connection_limits: Arc<ConnectionLimits>,
     /// Whether the process is about to stop.
     pub shutdown: Shutdown,
     /// Wakes the task that removes what deleted topics left behind.
@@ -64,8 +79,14 @@ impl Broker {
         self.configs.load_full()
     }
 
-    /// Takes over what the store says about dynamic configs.
-    pub fn reload_configs(&self) {
+    /// The id of the cluster, the same for all brokers of a data directory, and for ever.
+    pub fn cluster_id(&self) -> String {
+        self.controller.cluster_id().to_string()
+    }
+
+    /// Puts into force what the store says about dynamic configs, of topics and brokers. Memory work only; to be
+    /// called after every change.
+    pub fn apply_configs(&self) {
         let overrides = self.store.broker_overrides();
         let own = overrides.brokers.get(&self.node_id).cloned().unwrap_or_default();
         let current = self.configs();
@@ -76,20 +97,27 @@ impl Broker {
                 tracing::error!(%error, "the stored broker configs are invalid; keeping those in force")
             }
         }
+        let configs = self.configs();
+        self.connection_limits.set(
+            usize::try_from(configs.effective.max_connections).unwrap_or(usize::MAX),
+            usize::try_from(configs.effective.max_connections_per_ip).unwrap_or(usize::MAX),
+        );
+        let topics = self.store.topics();
+        self.partitions.apply_configs(&configs.layers, |id| topics.get_by_id(id).cloned());
     }
 
-    /// Runs `call` on an I/O thread.
+    /// Runs a change of metadata on a thread for such changes.
     pub async fn blocking<T: Send + 'static>(
         &self,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Overloaded> {
-        let ticket = self.io.run(call).map_err(|_| Overloaded)?;
+        let ticket = self.metadata_io.run(call).map_err(|_| Overloaded)?;
         ticket.await.map_err(|_| Overloaded)
     }
 
     /// The epoch that `partition` of `topic` is led at, or will be when it is opened. Costs no I/O.
-    pub fn leader_epoch(&self, _topic: &Topic, _partition: u32) -> Epoch {
-        self.fence.epoch()
+    pub fn leader_epoch(&self, topic: &Topic, partition: u32) -> Epoch {
+        self.partitions.leader_epoch(topic.id, partition)
     }
 
     /// Has what deleted topics left behind removed soon.
@@ -108,9 +136,6 @@ impl Broker {
 
 impl fmt::Debug for Broker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Broker")
-            .field("node_id", &self.node_id)
-            .field("cluster_id", &self.cluster_id)
-            .finish()
+        f.debug_struct("Broker").field("node_id", &self.node_id).field("data_dir", &self.data_dir).finish()
     }
 }

@@ -69,10 +69,10 @@ pub struct Options {
           value_parser = clap::value_parser!(u16).range(1..=512))]
     pub worker_threads: Option<u16>,
 
-    /// Threads that wait for the file system, at most.
-    #[arg(long, env = "KAAS_IO_THREADS", value_name = "N", default_value_t = 16,
-          value_parser = clap::value_parser!(u16).range(1..=512))]
-    pub io_threads: u16,
+    /// Memory for requests that are being read or served, in MiB; clients wait beyond it.
+    #[arg(long, env = "KAAS_REQUEST_MEMORY_MIB", value_name = "MIB", default_value_t = 256,
+          value_parser = clap::value_parser!(u32).range(1..=4095))]
+    pub request_memory_mib: u32,
 
     /// How long a stop waits for requests in flight, in milliseconds.
     #[arg(long, env = "KAAS_SHUTDOWN_TIMEOUT_MS", value_name = "MS", default_value_t = 10_000)]

@@ -1,0 +1,256 @@
+//! Produce: appending record batches. KIP-98, 467 (record errors), 516 (topics by id), 951 (who leads now).
+//!
+//! Two steps: the first finds the partitions and stages the batches, in the order of the connection's requests;
+//! the second waits for what `acks` asks for. Records are never decoded and never copied.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kaas_engine::AppendError;
+use kaas_engine::batch::{BatchHeader, Compression};
+use kaas_engine::types::Timestamp;
+use kaas_engine::{Acks, AppendOptions, AppendTicket, Appended, Partition};
+use kaas_protocol::messages::produce::{
+    LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse, TopicProduceData,
+    TopicProduceResponse,
+};
+use kaas_protocol::{ErrorCode, KString, Message, ProduceRequest, ProduceResponse, Uuid};
+use tokio::time::{Instant, timeout_at};
+use tracing::debug;
+
+use super::error::{self, Failure};
+use super::{Context, registry, topics};
+use crate::net::{BoxFuture, Call, Reply};
+
+/// First version of a request that may carry Zstandard.
+const ZSTD_SINCE: i16 = 7;
+/// Least time that an acks=1 request waits for the write.
+const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(30);
+/// First version that names topics by id.
+const IDS_SINCE: i16 = 13;
+/// First version whose answer says who leads.
+const LEADER_SINCE: i16 = 10;
+
+/// A partition of a request: appended, or refused.
+struct Staged {
+    index: i32,
+    outcome: Result<AppendTicket, Failure>,
+}
+
+struct StagedTopic {
+    name: KString,
+    id: Uuid,
+    partitions: Vec<Staged>,
+}
+
+/// Starts a request: staged in order, answered when it is due.
+pub fn start(context: Context, correlation_id: i32, body: Bytes) -> Call {
+    match ProduceRequest::decode(context.version, body.clone()) {
+        Ok(request) => Call::Staged(Box::pin(stage(context, correlation_id, request, body.len()))),
+        Err(error) => Call::Done(Reply::Close(format!("malformed request: {error}"))),
+    }
+}
+
+async fn stage(
+    context: Context,
+    correlation_id: i32,
+    request: ProduceRequest,
+    bytes: usize,
+) -> BoxFuture<Reply> {
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    // The timeout bounds the wait for replicas, of which acks=1 has none in Kafka; here it waits for the write.
+    let timeout = if request.acks == 1 { timeout.max(WRITE_TIMEOUT_MIN) } else { timeout };
+    let deadline = Instant::now() + timeout;
+    let acks = match request.acks {
+        0 => Ok(Acks::None),
+        1 => Ok(Acks::Written),
+        -1 => Ok(Acks::Committed),
+        _ => Err(Failure::bare(ErrorCode::INVALID_REQUIRED_ACKS)),
+    };
+    let mut staged = Vec::with_capacity(request.topic_data.len());
+    for topic in request.topic_data {
+        staged.push(match &acks {
+            Ok(acks) => {
+                let options = AppendOptions { acks: *acks, frame_bytes: bytes, ..AppendOptions::default() };
+                stage_topic(&context, topic, options, deadline).await
+            }
+            Err(failure) => refuse_topic(topic, failure),
+        });
+    }
+    if request.acks == 0 {
+        return Box::pin(std::future::ready(unanswered(&context, &staged)));
+    }
+    Box::pin(async move {
+        let response = wait(&context, staged, deadline).await;
+        registry::reply(correlation_id, context.version, &response)
+    })
+}
+
+fn refuse_topic(topic: TopicProduceData, failure: &Failure) -> StagedTopic {
+    let refused = |data: PartitionProduceData| Staged { index: data.index, outcome: Err(failure.clone()) };
+    StagedTopic {
+        name: topic.name,
+        id: topic.topic_id,
+        partitions: topic.partition_data.into_iter().map(refused).collect(),
+    }
+}
+
+async fn stage_topic(
+    context: &Context,
+    asked: TopicProduceData,
+    options: AppendOptions,
+    deadline: Instant,
+) -> StagedTopic {
+    let topic = match topics::find(&context.broker, &asked.name, asked.topic_id, context.version >= IDS_SINCE)
+    {
+        Ok(topic) => topic,
+        Err(failure) => return refuse_topic(asked, &failure),
+    };
+    let mut partitions = Vec::with_capacity(asked.partition_data.len());
+    for data in asked.partition_data {
+        let index = data.index;
+        let outcome = match checked(context, data) {
+            Ok(records) => match context.open(&topic, index).await {
+                Ok(partition) => append(&partition, &records, options, deadline).await,
+                Err(failure) => Err(failure),
+            },
+            Err(failure) => Err(failure),
+        };
+        partitions.push(Staged { index, outcome });
+    }
+    StagedTopic { name: asked.name, id: asked.topic_id, partitions }
+}
+
+/// The records, if the version of the request allows them. Everything else is checked by the engine.
+fn checked(context: &Context, data: PartitionProduceData) -> Result<Bytes, Failure> {
+    let version = context.version;
+    let records = data.records.filter(|records| !records.is_empty()).ok_or_else(|| {
+        let words = format!(
+            "Produce requests with version {version} must have at least one record batch per partition"
+        );
+        Failure::new(ErrorCode::INVALID_RECORD, words)
+    })?;
+    let header = BatchHeader::parse(&records).map_err(|e| error::batch(&e))?;
+    if version < ZSTD_SINCE && header.compression() == Ok(Compression::Zstd) {
+        let words =
+            format!("Produce requests with version {version} are not allowed to use ZStandard compression");
+        return Err(Failure::new(ErrorCode::UNSUPPORTED_COMPRESSION_TYPE, words));
+    }
+    if header.is_transactional() {
+        // No transaction can be open: nobody could begin one.
+        return Err(Failure::new(
+            ErrorCode::INVALID_TXN_STATE,
+            "Transactions are not supported by this broker.",
+        ));
+    }
+    Ok(records)
+}
+
+async fn append(
+    partition: &Arc<Partition>,
+    records: &Bytes,
+    options: AppendOptions,
+    deadline: Instant,
+) -> Result<AppendTicket, Failure> {
+    loop {
+        match partition.append(records, options) {
+            Ok(ticket) => return Ok(ticket),
+            Err(AppendError::Busy { .. }) => {
+                if timeout_at(deadline, partition.staging_space()).await.is_err() {
+                    let words = "the volume does not keep up: too many bytes wait to be written";
+                    return Err(Failure::new(ErrorCode::REQUEST_TIMED_OUT, words));
+                }
+            }
+            Err(error) => return Err(error::append(&error)),
+        }
+    }
+}
+
+/// What becomes of a request that wants no answer: if anything was refused, closing is all that can tell.
+fn unanswered(context: &Context, staged: &[StagedTopic]) -> Reply {
+    let refused = staged.iter().flat_map(|topic| &topic.partitions).find_map(|p| p.outcome.as_ref().err());
+    match refused {
+        Some(failure) => Reply::Close(format!(
+            "a produce request with acks=0 (client '{}') was refused: {}",
+            context.client_id(),
+            failure.code.name().unwrap_or("unknown error"),
+        )),
+        None => Reply::Silent,
+    }
+}
+
+async fn wait(context: &Context, staged: Vec<StagedTopic>, deadline: Instant) -> ProduceResponse {
+    let mut response = ProduceResponse::default();
+    for StagedTopic { name, id, partitions: staged } in staged {
+        let mut partitions = Vec::with_capacity(staged.len());
+        for Staged { index, outcome } in staged {
+            let outcome = match outcome {
+                Ok(ticket) => outcome_of(ticket, deadline).await,
+                Err(failure) => Err(failure),
+            };
+            partitions.push(match outcome {
+                Ok(appended) => acknowledged(index, &appended),
+                Err(failure) => refused(context, (&name, id), index, &failure, &mut response),
+            });
+        }
+        response.responses.push(TopicProduceResponse { name, topic_id: id, partition_responses: partitions });
+    }
+    response
+}
+
+async fn outcome_of(ticket: AppendTicket, deadline: Instant) -> Result<Appended, Failure> {
+    match timeout_at(deadline, ticket).await {
+        Ok(Ok(outcome)) => outcome.map_err(|e| error::append(&e)),
+        // The engine gave the append up: whether it survives is not known.
+        Ok(Err(_)) => Err(Failure::bare(ErrorCode::NOT_LEADER_OR_FOLLOWER)),
+        Err(_) => Err(Failure::bare(ErrorCode::REQUEST_TIMED_OUT)),
+    }
+}
+
+fn acknowledged(index: i32, appended: &Appended) -> PartitionProduceResponse {
+    PartitionProduceResponse {
+        index,
+        base_offset: appended.base_offset.0,
+        log_append_time_ms: appended.log_append_time.unwrap_or(Timestamp::NONE).0,
+        log_start_offset: appended.log_start.0,
+        ..PartitionProduceResponse::default()
+    }
+}
+
+fn refused(
+    context: &Context,
+    (name, id): (&KString, Uuid),
+    index: i32,
+    failure: &Failure,
+    response: &mut ProduceResponse,
+) -> PartitionProduceResponse {
+    debug!(
+        peer = %context.peer, topic = %name.as_str(), partition = index,
+        code = failure.code.name().unwrap_or_default(), message = failure.message.as_deref().unwrap_or_default(),
+        "produce refused"
+    );
+    let mut refused = PartitionProduceResponse {
+        index,
+        error_code: failure.code,
+        base_offset: -1,
+        error_message: failure.text(),
+        ..PartitionProduceResponse::default()
+    };
+    if failure.code == ErrorCode::NOT_LEADER_OR_FOLLOWER && context.version >= LEADER_SINCE {
+        let broker = &context.broker;
+        let by_id = context.version >= IDS_SINCE;
+        let epoch = topics::find(broker, name, id, by_id)
+            .and_then(|topic| Ok(broker.leader_epoch(&topic, topics::partition(&topic, index)?)));
+        if let Ok(epoch) = epoch {
+            refused.current_leader =
+                LeaderIdAndEpoch { leader_id: broker.node_id, leader_epoch: epoch.to_wire() };
+            if response.node_endpoints.is_empty() {
+                let (host, port) = broker.endpoint(&context.peer);
+                let (node_id, host) = (broker.node_id, host.as_str().into());
+                response.node_endpoints.push(NodeEndpoint { node_id, host, port, rack: None });
+            }
+        }
+    }
+    refused
+}

@@ -1,0 +1,94 @@
+//! Serving, and stopping: accept no more, answer what is in flight, close the partitions, let the rest go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kaas_control::metadata::MetadataWatcher;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::file_reads::EngineReads;
+use super::{Broker, StartError, Started};
+use crate::api::Requests;
+use crate::net::{Budget, Listener, Phase, Shutdown};
+use crate::partitions::Maintenance;
+
+/// Time that remains for closing partitions when requests have used up theirs.
+const CLOSE_GRACE: Duration = Duration::from_secs(20);
+
+impl Started {
+    /// The state of the broker.
+    pub fn broker(&self) -> &Arc<Broker> {
+        &self.broker
+    }
+
+    /// A handle that stops it: [`Phase::Draining`] answers what is in flight first.
+    pub fn shutdown(&self) -> Shutdown {
+        self.broker.shutdown.clone()
+    }
+
+    /// Serves until the phase is [`Phase::Draining`], then stops: requests in flight have `timeout`. Everything is
+    /// closed on return.
+    pub async fn serve(self, timeout: Duration) -> Result<(), StartError> {
+        let broker = self.broker;
+        let shutdown = broker.shutdown.clone();
+        let budget = Budget::new(self.settings.queued_request_bytes);
+        let service = Arc::new(Requests::new(Arc::clone(&broker)));
+        let reads = Arc::new(EngineReads::new(broker.engine.clone()));
+        let mut listeners = JoinSet::new();
+        for bound in self.bound {
+            let listener = Listener::new(
+                bound,
+                "PLAINTEXT",
+                Arc::<Requests>::clone(&service),
+                Arc::<EngineReads>::clone(&reads),
+                Arc::clone(&self.settings),
+                budget.clone(),
+                Arc::clone(&broker.connection_limits),
+                shutdown.clone(),
+            );
+            listeners.spawn(listener.map_err(StartError::Threads)?.serve());
+        }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Maintenance::new(Arc::clone(&broker)).run());
+        tasks.spawn(follow_store(Arc::clone(&broker)));
+
+        shutdown.reached(Phase::Draining).await;
+        info!("stopping: answering requests in flight");
+        let deadline = Instant::now() + timeout;
+        let drained = async { while listeners.join_next().await.is_some() {} };
+        tokio::select! {
+            () = drained => {}
+            () = sleep_until(deadline) => warn!("requests are still in flight; closing their connections"),
+        }
+        shutdown.advance(Phase::Stopped);
+        while listeners.join_next().await.is_some() {}
+        while tasks.join_next().await.is_some() {}
+        broker.partitions.close(Instant::now() + CLOSE_GRACE).await;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+/// Puts changes of the store into force, whoever made them.
+async fn follow_store(broker: Arc<Broker>) {
+    let bell = Arc::new(Bell(Notify::new()));
+    let _subscription = broker.store.subscribe(Arc::<Bell>::clone(&bell));
+    loop {
+        tokio::select! {
+            biased;
+            () = broker.shutdown.reached(Phase::Draining) => return,
+            () = bell.0.notified() => broker.apply_configs(),
+        }
+    }
+}
+
+struct Bell(Notify);
+
+impl MetadataWatcher for Bell {
+    fn changed(&self) {
+        self.0.notify_one();
+    }
+}

@@ -1,0 +1,252 @@
+//! Starting: from options to a broker that serves.
+//!
+//! In this order, so that a mistake touches nothing: the configs are checked, the addresses bound, the data
+//! directory opened (lock, format, identity), then the rest. Nobody is answered before everything is there.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use kaas_control::ControlError;
+use kaas_control::election::{Controller, ControllerSettings};
+use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
+use kaas_control::producer_ids::ProducerIds;
+use kaas_engine::io::{IoPool, IoPoolSettings};
+use kaas_engine::{Engine, EngineSettings, SystemClock};
+use kaas_substrate::{Local, Memory, Substrate};
+use tokio::sync::Notify;
+use tracing::info;
+
+use super::{Broker, Configs, HostPort, Options};
+use crate::api::Sessions;
+use crate::config::{BrokerConfigs, ConfigError, ConfigMap};
+use crate::net::{self, Bound, ConnectionLimits, ListenerError, Shutdown};
+use crate::partitions::{Keeper, Partitions};
+
+/// Threads for changes of metadata.
+const METADATA_THREADS: usize = 4;
+/// Configs that flags of their own decide.
+const DECIDED_BY_FLAGS: [(&str, &str); 4] = [
+    ("listeners", "--listen"),
+    ("log.dirs", "--data-dir"),
+    ("node.id", "--node-id"),
+    ("broker.id", "--node-id"),
+];
+
+/// Why a broker does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A `--set` that is not valid.
+    #[error("--set: {0}")]
+    Config(#[from] ConfigError),
+    /// A `--set` of something that has a flag.
+    #[error("--set {name}=...: use {flag} instead")]
+    DecidedByFlag {
+        /// The config.
+        name: &'static str,
+        /// The flag.
+        flag: &'static str,
+    },
+    /// The host of `--listen` does not resolve.
+    #[error("cannot resolve the host of --listen {listen}: {source}")]
+    Resolve {
+        /// What was given.
+        listen: HostPort,
+        /// The system's words.
+        source: std::io::Error,
+    },
+    /// The address cannot be bound.
+    #[error(transparent)]
+    Listener(#[from] ListenerError),
+    /// The data directory cannot be created or opened.
+    #[error("cannot use data directory {}: {source}", dir.display())]
+    Directory {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        source: kaas_substrate::Error,
+    },
+    /// What the data directory holds cannot be used.
+    #[error("cannot use data directory {}: {source}", dir.display())]
+    Data {
+        /// The directory.
+        dir: PathBuf,
+        /// What is wrong.
+        source: ControlError,
+    },
+    /// The system gives no threads.
+    #[error("cannot start threads: {0}")]
+    Threads(std::io::Error),
+}
+
+impl StartError {
+    /// The exit code of `kaas`: 2 usage, 3 data directory, 4 address in use, 1 anything else.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::DecidedByFlag { .. } | Self::Resolve { .. } => 2,
+            Self::Directory { .. } | Self::Data { .. } => 3,
+            Self::Listener(ListenerError::InUse { .. }) => 4,
+            Self::Listener(_) | Self::Threads(_) => 1,
+        }
+    }
+}
+
+/// A broker that is ready to serve, with its sockets bound and its data directory open.
+#[derive(Debug)]
+pub struct Started {
+    pub(super) broker: Arc<Broker>,
+    pub(super) bound: Vec<Bound>,
+    pub(super) settings: Arc<net::Settings>,
+    /// What clients on this machine connect to first.
+    pub bootstrap: HostPort,
+}
+
+/// Opens everything. Blocks; not to be called on a runtime's thread.
+pub fn start(options: &Options) -> Result<Started, StartError> {
+    let configs = Configs::of(static_configs(options)?)?;
+    let settings = Arc::new(net_settings(options, &configs));
+    let (bound, bootstrap) = bind(options, &settings)?;
+    let (substrate, data_dir) = open_substrate(options)?;
+    let failed = |source| StartError::Data { dir: data_dir.clone(), source };
+
+    let controller_settings =
+        ControllerSettings { node_id: options.node_id, cluster_id: None, ignore_lock: options.ignore_lock };
+    let controller = Controller::start(Arc::clone(&substrate), &controller_settings).map_err(failed)?;
+    let controller = Arc::new(controller);
+    let engine_settings = engine_settings(&configs);
+    let io_threads = engine_settings.io.max_threads;
+    let engine = Engine::open(Arc::clone(&substrate), engine_settings, Arc::new(SystemClock))
+        .map_err(StartError::Threads)?;
+    let partitions =
+        Partitions::new(engine.clone(), Arc::clone(&controller), configs.layers.clone(), io_threads);
+    let partitions = Arc::new(partitions);
+    let keeper = Arc::new(Keeper::new(Arc::clone(&partitions)));
+    let store = FileStore::open(
+        Arc::clone(&substrate),
+        Arc::<Controller>::clone(&controller),
+        keeper,
+        FileStoreSettings::default(),
+    );
+    let store: Arc<dyn MetadataStore> = Arc::new(store.map_err(failed)?);
+    let producer_ids = ProducerIds::open(substrate, Arc::<Controller>::clone(&controller)).map_err(failed)?;
+    let pool =
+        IoPoolSettings { name: "kaas-meta", max_threads: METADATA_THREADS, ..IoPoolSettings::default() };
+    let broker = Broker {
+        node_id: options.node_id,
+        advertised: advertised(options, &bootstrap),
+        data_dir: data_dir.display().to_string(),
+        controller,
+        store,
+        producer_ids: Arc::new(producer_ids),
+        engine,
+        partitions,
+        fetch_sessions: Sessions::default(),
+        metadata_io: IoPool::new(pool).map_err(StartError::Threads)?,
+        connection_limits: Arc::new(ConnectionLimits::default()),
+        shutdown: Shutdown::default(),
+        sweep: Notify::new(),
+        configs: ArcSwap::from_pointee(configs),
+    };
+    broker.apply_configs();
+    let topics = broker.store.topics();
+    info!(
+        data_dir = %broker.data_dir, cluster_id = %broker.cluster_id(), node_id = broker.node_id,
+        epoch = %broker.controller.current(), topics = topics.len(), partitions = topics.partitions(),
+        "data directory opened"
+    );
+    Ok(Started { broker: Arc::new(broker), bound, settings, bootstrap })
+}
+
+fn static_configs(options: &Options) -> Result<BrokerConfigs, StartError> {
+    let mut fixed = ConfigMap::new();
+    for setting in &options.set {
+        if let Some((name, flag)) = DECIDED_BY_FLAGS.iter().find(|(name, _)| *name == setting.name) {
+            return Err(StartError::DecidedByFlag { name, flag });
+        }
+        fixed.insert(setting.name.clone(), setting.value.clone());
+    }
+    let dir = if options.memory { "memory".to_owned() } else { options.data_dir.display().to_string() };
+    fixed.insert("listeners".to_owned(), format!("PLAINTEXT://{}", options.listen));
+    fixed.insert("log.dirs".to_owned(), dir);
+    Ok(BrokerConfigs::new(options.node_id, fixed)?)
+}
+
+fn net_settings(options: &Options, configs: &Configs) -> net::Settings {
+    let effective = &configs.effective;
+    let size = |bytes: u32| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let defaults = net::Settings::default();
+    net::Settings {
+        request_max_bytes: size(effective.socket_request_max_bytes),
+        queued_request_bytes: size(options.request_memory_mib).saturating_mul(1 << 20),
+        idle: effective
+            .connections_max_idle_ms
+            .map_or(std::time::Duration::MAX, std::time::Duration::from_millis),
+        ..defaults
+    }
+}
+
+fn engine_settings(configs: &Configs) -> EngineSettings {
+    let defaults = EngineSettings::default();
+    let max_threads = usize::try_from(configs.effective.num_io_threads).unwrap_or(usize::MAX);
+    EngineSettings {
+        io: IoPoolSettings { max_threads, ..defaults.io },
+        producer_id_expiration_ms: i64::from(configs.effective.producer_id_expiration_ms),
+        ..defaults
+    }
+}
+
+/// Binds every address of the host to one port.
+fn bind(options: &Options, settings: &net::Settings) -> Result<(Vec<Bound>, HostPort), StartError> {
+    let listen = &options.listen;
+    let resolved = (listen.host.as_str(), listen.port).to_socket_addrs();
+    let resolved = resolved.map_err(|source| StartError::Resolve { listen: listen.clone(), source })?;
+    let mut addresses: Vec<SocketAddr> = resolved.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses.dedup();
+    let mut bound: Vec<Bound> = Vec::new();
+    let mut port = listen.port;
+    for mut address in addresses {
+        address.set_port(port);
+        match net::bind(address, settings) {
+            Ok(socket) => {
+                port = socket.address().port();
+                bound.push(socket);
+            }
+            // A host name may have addresses that this machine has not (::1 without IPv6); one is enough. A port
+            // that is taken on any of them would lead clients astray.
+            Err(ListenerError::Bind { address, source }) if !bound.is_empty() => {
+                info!(%address, %source, "not listening there");
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if bound.is_empty() {
+        let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+        return Err(StartError::Resolve { listen: listen.clone(), source });
+    }
+    let host = if is_wildcard(&listen.host) { "localhost" } else { &listen.host };
+    Ok((bound, HostPort { host: host.to_owned(), port }))
+}
+
+fn is_wildcard(host: &str) -> bool {
+    host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified())
+}
+
+fn advertised(options: &Options, bootstrap: &HostPort) -> Option<HostPort> {
+    match &options.advertised {
+        Some(advertised) => Some(advertised.clone()),
+        None if is_wildcard(&options.listen.host) => None,
+        None => Some(bootstrap.clone()),
+    }
+}
+
+fn open_substrate(options: &Options) -> Result<(Arc<dyn Substrate>, PathBuf), StartError> {
+    if options.memory {
+        return Ok((Arc::new(Memory::new()), PathBuf::from("memory")));
+    }
+    let dir = std::path::absolute(&options.data_dir).unwrap_or_else(|_| options.data_dir.clone());
+    let failed = |source| StartError::Directory { dir: dir.clone(), source };
+    kaas_substrate::local::create_root(&dir).map_err(failed)?;
+    Ok((Arc::new(Local::open(&dir).map_err(failed)?), dir.clone()))
+}
