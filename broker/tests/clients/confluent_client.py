@@ -1,4 +1,5 @@
 """confluent-kafka (librdkafka): basic and group round trip."""
+import random
 import time
 
 from confluent_kafka import (OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer,
@@ -109,6 +110,17 @@ def basic(bootstrap, prefix):
     produce(bootstrap, topic, [Record(PARTITIONS + 1, b"k", b"v", [], BASE_MS)])
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     wait_for(lambda: topic not in admin.list_topics(timeout=TIMEOUT_S).topics, lambda: "the topic is still there")
+
+
+def fill(bootstrap, prefix):
+    """Several segments in each of 3 partitions: 12,000 records that hardly compress, in all codecs, for kafka-dump-log."""
+    topic = f"{prefix}-confluent-fill"
+    create_topic(admin_client(bootstrap), topic, 3, {"segment.bytes": "1048576"})
+    random.seed(1)
+    for n, codec in enumerate(CODECS):
+        batch = [Record(i % 3, b"k%d" % i, random.randbytes(700), [("h", b"v")], BASE_MS + i)
+                 for i in range(n * 2400, (n + 1) * 2400)]
+        produce(bootstrap, topic, batch, **{"compression.type": codec, "enable.idempotence": True, "batch.num.messages": 10})
 
 
 class Member:

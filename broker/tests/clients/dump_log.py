@@ -23,10 +23,10 @@ COMPLAINTS = [
 
 
 def dump(tools, path, *more):
-    out = tools.ok("kafka-dump-log", "--files", path, *more, timeout_s=60)
-    code, err = 0, ""
+    code, out, err = tools.run("kafka-dump-log", "--files", path, *more, timeout_s=60)
+    check(code == 0, f"kafka-dump-log {' '.join(more)} of {path.name} ended with {code}: {err[-1500:]}")
     found = [c for c in COMPLAINTS if c.lower() in (out + err).lower().replace("isvalid: true", "")]
-    check(not found, f"kafka-dump-log complains of {path.name} ({', '.join(found)}):\n{out[-2500:]}")
+    check(not found, f"kafka-dump-log complains of {path.name} ({', '.join(found)}):\n{out[-1500:]}\n{err[-1500:]}")
     return out
 
 
