@@ -19,6 +19,8 @@ def admin_client(bootstrap):
 def create_topic(admin, topic, partitions, config=None):
     for future in admin.create_topics([NewTopic(topic, partitions, 1, config=config or {})]).values():
         future.result(TIMEOUT_S)
+    # Apache Kafka answers before its brokers' metadata has the topic.
+    wait_for(lambda: topic in admin.list_topics(timeout=TIMEOUT_S).topics, lambda: f"{topic} is not in the metadata")
 
 
 def produce(bootstrap, topic, batch, expected=None, **settings):

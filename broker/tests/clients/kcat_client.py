@@ -22,6 +22,8 @@ def kcat(bootstrap, *arguments, stdin=None):
 
 def create(admin, topic, partitions):
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT_S)
+    # Apache Kafka answers before its brokers' metadata has the topic.
+    wait_for(lambda: topic in admin.list_topics(timeout=TIMEOUT_S).topics, lambda: f"{topic} is not in the metadata")
 
 
 def consume(bootstrap, topic, *more):
