@@ -94,6 +94,8 @@ pub enum Effect {
     TieredStorage,
     /// Acts on old record formats only; kaas stores format v2 and serves nothing else.
     OldFormats,
+    /// Would put off what needs no putting off here: nobody but the leader holds a segment's file.
+    AtOnce,
 }
 
 impl Effect {
@@ -109,6 +111,9 @@ impl Effect {
                 "No effect: kaas keeps batches as the producer compressed them, as Kafka does with compression.type=producer.",
             ),
             Self::TieredStorage => Some("No effect without tiered storage, which kaas does not have."),
+            Self::AtOnce => Some(
+                "No effect: kaas deletes a file as soon as the manifest without it is durable and no reader is in it.",
+            ),
             Self::OldFormats => {
                 Some("No effect: kaas stores record format v2 only, and every client it serves reads that.")
             }

@@ -45,7 +45,6 @@ pub struct EffectiveTopicConfig {
     pub cleanup_compact: bool,
     pub cleanup_delete: bool,
     pub delete_retention_ms: u64,
-    pub file_delete_delay_ms: u64,
     /// At least 1.
     pub flush_messages: u64,
     pub flush_ms: u64,
@@ -54,7 +53,6 @@ pub struct EffectiveTopicConfig {
     pub max_message_bytes: u32,
     pub min_cleanable_dirty_ratio: f64,
     pub min_compaction_lag_ms: u64,
-    pub preallocate: bool,
     pub retention_bytes: Option<u64>,
     pub retention_ms: Option<u64>,
     /// At least 14.
@@ -96,7 +94,6 @@ impl EffectiveTopicConfig {
             cleanup_compact: has("compact"),
             cleanup_delete: has("delete"),
             delete_retention_ms: layers.long("delete.retention.ms")?,
-            file_delete_delay_ms: layers.long("file.delete.delay.ms")?,
             flush_messages: layers.long("flush.messages")?,
             flush_ms: layers.long("flush.ms")?,
             index_interval_bytes: layers.int("index.interval.bytes")?,
@@ -107,7 +104,6 @@ impl EffectiveTopicConfig {
                 _ => 0.0,
             },
             min_compaction_lag_ms: layers.long("min.compaction.lag.ms")?,
-            preallocate: layers.value("preallocate")? == Value::Boolean(true),
             retention_bytes: u64::try_from(layers.number("retention.bytes")?).ok(),
             retention_ms: u64::try_from(layers.number("retention.ms")?).ok(),
             segment_bytes: layers.int("segment.bytes")?,

@@ -139,7 +139,7 @@ static TOPIC: &[Definition] = &[
         Long,
         "60000",
         Valid::AtLeast(0),
-        Effect::Acts,
+        Effect::AtOnce,
         "How long in milliseconds the files of a removed segment stay on the volume before they are deleted.",
     ),
     Definition::topic(

@@ -14,6 +14,8 @@ struct Unsupported {
 
 const RECOMPRESSION: &str = "kaas stores every batch exactly as the producer sent it and never compresses again; only 'producer' is supported (set compression.type on the producer instead)";
 const COMPACTION: &str = "log compaction is not supported yet; only 'delete' is";
+const PREALLOCATION: &str = "kaas does not preallocate segment files; only 'false' is supported";
+
 const TIERED: &str = "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.";
 
 const UNSUPPORTED: &[Unsupported] = &[
@@ -24,6 +26,8 @@ const UNSUPPORTED: &[Unsupported] = &[
     Unsupported { name: "compression.type", value: "snappy", reason: RECOMPRESSION },
     Unsupported { name: "compression.type", value: "lz4", reason: RECOMPRESSION },
     Unsupported { name: "compression.type", value: "zstd", reason: RECOMPRESSION },
+    Unsupported { name: "log.preallocate", value: "true", reason: PREALLOCATION },
+    Unsupported { name: "preallocate", value: "true", reason: PREALLOCATION },
     Unsupported { name: "remote.storage.enable", value: "true", reason: TIERED },
 ];
 

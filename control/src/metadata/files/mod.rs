@@ -46,11 +46,13 @@ use crate::{CLUSTER_DIR, ControlError};
 pub struct FileStoreSettings {
     /// Most partitions that one topic may have.
     pub partitions_per_topic_max: u32,
+    /// Most threads that build the partitions which a topic grows by, for as long as that takes.
+    pub birth_threads_max: usize,
 }
 
 impl Default for FileStoreSettings {
     fn default() -> Self {
-        Self { partitions_per_topic_max: 10_000 }
+        Self { partitions_per_topic_max: 10_000, birth_threads_max: 16 }
     }
 }
 
