@@ -13,82 +13,13 @@ use std::thread;
 
 use kaas_engine::leadership::{Claimant, Leadership, Standing, birth, claim, highest};
 use kaas_engine::types::Epoch;
-use kaas_fault_injection::faulty::{Faulty, Hook, Point, Verdict};
+use kaas_fault_injection::faulty::Faulty;
+use kaas_fault_injection::stepping::{Stepper, Turnstile};
 use kaas_substrate::{Memory, OpenMode, Substrate};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 const DIR: &str = "d";
-
-/// Lets one claimant at a time make one step.
-#[derive(Debug)]
-struct Turnstile {
-    state: Mutex<Turns>,
-    changed: Condvar,
-}
-
-#[derive(Debug)]
-struct Turns {
-    /// Claimants that wait for their turn, and those that still run.
-    waiting: Vec<usize>,
-    alive: usize,
-    /// Whose step it is; taken by that claimant.
-    granted: Option<usize>,
-    choices: Vec<u8>,
-    step: usize,
-}
-
-impl Turnstile {
-    fn new(claimants: usize, choices: Vec<u8>) -> Arc<Self> {
-        let turns = Turns { waiting: Vec::new(), alive: claimants, granted: None, choices, step: 0 };
-        Arc::new(Self { state: Mutex::new(turns), changed: Condvar::new() })
-    }
-
-    /// Grants the next step once every living claimant waits for it.
-    fn schedule(&self, turns: &mut Turns) {
-        if turns.granted.is_some() || turns.waiting.is_empty() || turns.waiting.len() < turns.alive {
-            return;
-        }
-        turns.waiting.sort_unstable();
-        let choice = usize::from(turns.choices[turns.step % turns.choices.len()]);
-        // The list is used again and again, shifted, so that its end is not a fixed pattern.
-        let choice = choice + turns.step / turns.choices.len();
-        turns.step += 1;
-        let chosen = turns.waiting[choice % turns.waiting.len()];
-        turns.waiting.retain(|waiting| *waiting != chosen);
-        turns.granted = Some(chosen);
-        self.changed.notify_all();
-    }
-
-    fn step(&self, claimant: usize) {
-        let mut turns = self.state.lock();
-        turns.waiting.push(claimant);
-        self.schedule(&mut turns);
-        while turns.granted != Some(claimant) {
-            self.changed.wait(&mut turns);
-        }
-        turns.granted = None;
-    }
-
-    fn leave(&self) {
-        let mut turns = self.state.lock();
-        turns.alive -= 1;
-        self.schedule(&mut turns);
-    }
-}
-
-#[derive(Debug)]
-struct Stepper {
-    claimant: usize,
-    turnstile: Arc<Turnstile>,
-}
-
-impl Hook for Stepper {
-    fn before(&self, _: Point, _: &Path) -> Verdict {
-        self.turnstile.step(self.claimant);
-        Verdict::Pass
-    }
-}
 
 /// What a claimant did, in the order of the steps it was given.
 #[derive(Debug, Default)]
@@ -135,17 +66,17 @@ fn run(first_epochs: &[u32], choices: Vec<u8>) -> History {
         .iter()
         .enumerate()
         .map(|(claimant, first)| {
-            let hook = Arc::new(Stepper { claimant, turnstile: Arc::clone(&turnstile) });
+            let (hook, alive) = Stepper::new(claimant, &turnstile);
             let volume: Arc<dyn Substrate> = Arc::new(Faulty::new(Arc::new(memory.clone()), hook));
-            let (turnstile, history) = (Arc::clone(&turnstile), Arc::clone(&history));
+            let history = Arc::clone(&history);
             let first = Epoch::new(*first).unwrap();
             thread::spawn(move || {
+                let _alive = alive;
                 let name = format!("claimant-{claimant}");
                 let run = Claimant { broker_id: 0, incarnation: name, assignment_version: 0 };
                 if let Ok(leadership) = claim(&volume, Path::new(DIR), first, &run) {
                     lead(&volume, &leadership, &history);
                 }
-                turnstile.leave();
             })
         })
         .collect();

@@ -3,3 +3,4 @@
 
 pub mod faulty;
 pub mod process;
+pub mod stepping;
