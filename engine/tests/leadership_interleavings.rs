@@ -99,8 +99,9 @@ proptest! {
     #[test]
     fn what_was_acknowledged_is_seen_by_every_later_leader(
         epochs in prop::collection::vec(1u32..=12, 2..=4),
-        choices in prop::collection::vec(any::<u8>(), 24..=96),
+        bursts in prop::collection::vec((any::<u8>(), 1usize..=8), 8..=40),
     ) {
+        let choices = bursts.into_iter().flat_map(|(choice, steps)| std::iter::repeat_n(choice, steps)).collect();
         let history = run(&epochs, choices);
         for (leader, found) in &history.inherited {
             for (epoch, record) in history.acknowledged.iter().filter(|(epoch, _)| epoch < leader) {
