@@ -52,9 +52,12 @@ fn coordinate(volume: &Arc<dyn Substrate>, epoch: Epoch, name: &str, history: &M
     let (journal, replay) = match open(volume, epoch, name) {
         Ok(opened) => opened,
         Err(OpenError::Claim(_) | OpenError::Deposed { .. }) => return,
-        // The files that it reads may be pruned by a successor meanwhile.
-        Err(OpenError::Storage(error)) if error.is_not_found() => return,
-        Err(OpenError::SnapshotMissing { .. }) => return,
+        // The files that it reads may be pruned by a successor, and by nobody else.
+        Err(error @ (OpenError::Storage(_) | OpenError::SnapshotMissing { .. })) => {
+            let highest = highest(volume.as_ref(), Path::new(SLOT)).unwrap();
+            assert!(highest > epoch, "epoch {epoch} was not deposed: {error}");
+            return;
+        }
         Err(error) => panic!("epoch {epoch}: {error}"),
     };
     let mut state = numbers(&replay);
