@@ -26,7 +26,7 @@ mod traits;
 mod trees;
 
 pub use error::{Error, ErrorClass, Operation, Result};
-pub use local::Local;
+pub use local::{Local, create_root};
 pub use memory::Memory;
 pub use send::send_file;
 pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
