@@ -165,11 +165,13 @@ impl Partition {
         self.request(|done| Request::Abandon { done })
     }
 
-    /// A ticket that is told when there may be room for staging again after [`AppendError::Busy`].
+    /// A ticket that is told after the next commit cycle, when there may be room again after
+    /// [`AppendError::Busy`].
     pub fn staging_space(&self) -> Ticket<()> {
         let (completion, ticket) = pair();
         let mut core = self.core.lock();
-        if core.staged_bytes < self.shared.settings.staged_bytes_max || core.status.state != State::Leading {
+        // While something is staged a cycle will end, and tell.
+        if core.staged_bytes == 0 || core.status.state != State::Leading {
             drop(core);
             completion.complete(());
         } else {

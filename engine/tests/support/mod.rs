@@ -55,6 +55,26 @@ impl Volume {
         }
     }
 
+    /// The same volume through another substrate; epochs go on.
+    pub fn seen_through(&self, substrate: Arc<dyn Substrate>) -> Self {
+        Self {
+            substrate,
+            clock: Arc::clone(&self.clock),
+            settings: self.settings.clone(),
+            config: self.config.clone(),
+            dir: self.dir.clone(),
+            next_epoch: self.next_epoch.load(std::sync::atomic::Ordering::Relaxed).into(),
+            _temporary: None,
+        }
+    }
+
+    /// This volume, with its epochs going on behind those that `other` has used.
+    pub fn after(self, other: &Self) -> Self {
+        let next = other.next_epoch.load(std::sync::atomic::Ordering::Relaxed);
+        self.next_epoch.fetch_max(next, std::sync::atomic::Ordering::Relaxed);
+        self
+    }
+
     pub fn path(&self) -> &Path {
         self._temporary.as_ref().expect("a local volume").path()
     }
