@@ -45,11 +45,11 @@ pub(super) enum Then {
     StaticReplaced(StaticReplaced),
     /// Offsets were committed.
     Committed { response: PartitionErrors, token: Token },
-    /// Offsets were deleted by request.
+    /// Offsets were deleted, by request or with their topic.
     OffsetsDeleted { response: PartitionErrors, token: Token },
     /// Groups were deleted by request.
     GroupsDeleted { groups: Vec<Arc<str>>, response: Vec<DeletedGroup>, token: Token },
-    /// Expired offsets and groups, and offsets of deleted topics, were removed.
+    /// Expired offsets and groups were removed.
     Cleaned { groups: Vec<Arc<str>> },
 }
 

@@ -186,11 +186,9 @@ impl SlotState {
         self.timers = Timers::default();
     }
 
-    /// The durable state, if no append is on its way.
-    pub fn snapshot(&self) -> Option<SlotSnapshot> {
-        if !self.pending.appends.is_empty() {
-            return None;
-        }
+    /// The durable state: what a replay of everything that has completed would give. Appends that are on their
+    /// way are not in it, so it must not replace a journal that may hold some of them.
+    pub fn snapshot(&self) -> SlotSnapshot {
         let groups = self
             .groups
             .values()
@@ -200,7 +198,7 @@ impl SlotState {
             })
             .filter(|snapshot| snapshot.group.is_some() || snapshot.offsets.is_some())
             .collect();
-        Some(SlotSnapshot { format_version: SNAPSHOT_FORMAT_VERSION, groups })
+        SlotSnapshot { format_version: SNAPSHOT_FORMAT_VERSION, groups }
     }
 
     // ----- membership

@@ -59,6 +59,11 @@ impl SlotState {
         cx.persist(vec![Record::Offsets(record)], Then::Committed { response, token });
     }
 
+    /// Whether commits of this group are on their way.
+    pub fn has_commits_in_flight(&self, group_id: &str) -> bool {
+        self.groups.get(group_id).is_some_and(|group| group.offsets.has_in_flight())
+    }
+
     /// OffsetFetch for one group. Answers what is durable.
     pub fn offset_fetch(&self, request: &OffsetFetchRequest) -> OffsetFetchResponse {
         let group = self.groups.get(request.group_id.as_str()).filter(|group| !group.is(GroupState::Dead));
@@ -182,10 +187,11 @@ impl SlotState {
         }
     }
 
-    /// Removes the offsets of partitions that are deleted.
+    /// Removes the offsets of partitions that are deleted. The answer is an effect, without topics.
     pub fn partitions_deleted(
         &mut self,
         partitions: &BTreeMap<String, Vec<i32>>,
+        token: Token,
         now: Now,
         effects: &mut Effects,
     ) {
@@ -207,9 +213,10 @@ impl SlotState {
                 records.push(Record::OffsetsDeleted { group: group.id.to_string(), topics });
             }
         }
-        if !records.is_empty() {
-            cx.persist(records, Then::Cleaned { groups: Vec::new() });
+        if records.is_empty() {
+            return cx.reply(token, Response::OffsetDelete(OffsetDeleteResponse::default()));
         }
+        cx.persist(records, Then::OffsetsDeleted { response: Vec::new(), token });
     }
 }
 

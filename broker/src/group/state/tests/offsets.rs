@@ -300,7 +300,8 @@ fn offsets_of_deleted_partitions_go() {
     sim.commit(request);
     let mut effects = Vec::new();
     let gone = BTreeMap::from([("t".to_owned(), vec![1, 2]), ("x".to_owned(), vec![0])]);
-    sim.slot.partitions_deleted(&gone, sim.now(), &mut effects);
+    let token = sim.token();
+    sim.slot.partitions_deleted(&gone, token, sim.now(), &mut effects);
     sim.run(effects);
     assert_eq!((sim.offset("t", 0), sim.offset("t", 1)), (5, -1));
 }

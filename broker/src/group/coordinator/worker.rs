@@ -1,0 +1,247 @@
+//! The task of an open slot: hears of completed appends in order, fires timers, writes snapshots, looks for expired
+//! offsets, and closes the slot when its log fails or the process stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{error, info, warn};
+
+use super::super::log::{GroupLog, GroupLogError, LogFuture};
+use super::super::state::{Effects, GroupError, Now, PersistId, SlotState};
+use super::cell::{Append, Cell, Open, Status};
+use super::{REOPEN_AFTER, Shared};
+
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    slot: usize,
+    log: Arc<dyn GroupLog>,
+    appends: mpsc::UnboundedReceiver<Append>,
+    wake: Arc<Notify>,
+    stop: watch::Receiver<bool>,
+    next_check: Instant,
+}
+
+impl Worker {
+    pub fn new(
+        shared: Arc<Shared>,
+        open: &Open,
+        appends: mpsc::UnboundedReceiver<Append>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let next_check = Instant::now() + shared.check_interval();
+        Self {
+            slot: open.slot,
+            log: Arc::clone(&open.log),
+            wake: Arc::clone(&open.wake),
+            shared,
+            appends,
+            stop,
+            next_check,
+        }
+    }
+
+    pub async fn run(mut self) {
+        let mut append: Option<Append> = None;
+        let mut snapshot: Option<LogFuture<()>> = None;
+        loop {
+            if snapshot.is_none() {
+                snapshot = self.snapshot_if_due().await;
+            }
+            let deadline = self.sleep();
+            tokio::select! {
+                outcome = optional(append.as_mut().map(|(_, append)| append)) => {
+                    if let Some((id, _)) = append.take()
+                        && let Err(error) = self.completed(id, outcome)
+                    {
+                        return self.failed(error).await;
+                    }
+                }
+                next = self.appends.recv(), if append.is_none() => match next {
+                    Some(next) => append = Some(next),
+                    None => return,
+                },
+                outcome = optional(snapshot.as_mut()) => {
+                    snapshot = None;
+                    if let Err(error) = self.snapshot_written(outcome) {
+                        return self.failed(error).await;
+                    }
+                }
+                () = sleep_until(deadline) => self.fire(),
+                () = self.wake.notified() => {}
+                _ = self.stop.changed() => return self.stop(append, snapshot).await,
+            }
+        }
+    }
+
+    fn cell(&self) -> Option<&Cell> {
+        self.shared.cells.get(self.slot)
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Open) -> T) -> Option<T> {
+        self.cell().and_then(|cell| cell.with_open(f))
+    }
+
+    /// Runs the machine and carries out what it asks for.
+    fn run_machine(&self, f: impl FnOnce(&mut SlotState, Now, &mut Effects)) {
+        let now = self.shared.now();
+        self.with(|open| {
+            let mut effects = Effects::new();
+            f(&mut open.machine, now, &mut effects);
+            open.execute(effects);
+        });
+    }
+
+    /// When to wake next; tells the slot, so that an earlier timer wakes us.
+    fn sleep(&self) -> Instant {
+        let deadline = self.with(|open| {
+            open.sleeping_until = open.machine.next_deadline();
+            open.sleeping_until
+        });
+        let deadline = deadline.flatten().map(|ms| self.shared.instant(ms));
+        deadline.map_or(self.next_check, |deadline| deadline.min(self.next_check))
+    }
+
+    fn fire(&mut self) {
+        self.run_machine(SlotState::fire);
+        if Instant::now() >= self.next_check {
+            self.next_check = Instant::now() + self.shared.check_interval();
+            self.run_machine(SlotState::expire_offsets);
+        }
+    }
+
+    /// Tells the machine how an append has ended. An error is final.
+    fn completed(&self, id: PersistId, outcome: Result<(), GroupLogError>) -> Result<(), GroupLogError> {
+        let outcome = match outcome {
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                warn!(slot = self.slot, %error, "could not store group state; clients will retry");
+                Err(error.answer())
+            }
+            Ok(()) => Ok(()),
+        };
+        self.run_machine(|machine, now, effects| machine.persisted(id, outcome, now, effects));
+        self.with(|open| open.completed.send_modify(|count| *count = count.saturating_add(1)));
+        Ok(())
+    }
+
+    /// Begins a snapshot when enough entries have gathered and the log is quiet; holds appends back for it.
+    async fn snapshot_if_due(&self) -> Option<LogFuture<()>> {
+        let state = self.with(|open| {
+            if open.entries_since_snapshot < open.machine.config().snapshot_after_entries {
+                return None;
+            }
+            open.hold();
+            open.log_is_quiet().then(|| open.machine.snapshot())
+        });
+        let state = state.flatten()?;
+        let written = tokio::task::spawn_blocking(move || serde_json::to_value(&state)).await;
+        match written {
+            Ok(Ok(value)) => Some(self.log.snapshot(value)),
+            Ok(Err(error)) => self.no_snapshot(&error.to_string()),
+            Err(error) => self.no_snapshot(&error.to_string()),
+        }
+    }
+
+    fn no_snapshot(&self, error: &str) -> Option<LogFuture<()>> {
+        error!(slot = self.slot, error, "cannot write a snapshot of the groups");
+        self.snapshot_done();
+        None
+    }
+
+    fn snapshot_written(&self, outcome: Result<(), GroupLogError>) -> Result<(), GroupLogError> {
+        match outcome {
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => {
+                warn!(slot = self.slot, %error, "could not write a snapshot of the groups; tried again later");
+            }
+            Ok(()) => {}
+        }
+        self.snapshot_done();
+        Ok(())
+    }
+
+    fn snapshot_done(&self) {
+        self.with(|open| {
+            open.entries_since_snapshot = 0;
+            open.release();
+        });
+    }
+
+    /// The log is of no further use: everybody who waits is told, and the next request opens the slot anew.
+    async fn failed(self, error: GroupLogError) {
+        warn!(slot = self.slot, %error, "the slot's log has failed; its groups are unloaded");
+        let answer = error.answer();
+        self.unload(answer, Status::Closed { failed: Some((answer, Instant::now() + REOPEN_AFTER)) });
+        // The log has failed already; what its closing says adds nothing.
+        let _ = self.log.close().await;
+    }
+
+    fn unload(&self, why: GroupError, next: Status) {
+        let Some(cell) = self.cell() else { return };
+        let was = std::mem::replace(&mut *cell.status.lock(), next);
+        cell.announce();
+        if let Status::Open(mut open) = was {
+            let mut effects = Effects::new();
+            open.machine.unload(why, self.shared.now(), &mut effects);
+            open.execute(effects);
+        }
+    }
+
+    /// Lets appends on their way finish, within a limit, answers everybody, leaves a snapshot.
+    async fn stop(mut self, append: Option<Append>, snapshot: Option<LogFuture<()>>) {
+        let limit = Duration::from_millis(self.shared.config.offsets_commit_timeout_ms);
+        let quiet = match timeout(limit, self.drain(append, snapshot)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                warn!(slot = self.slot, %error, "the slot's log has failed while stopping");
+                false
+            }
+            Err(_) => {
+                warn!(slot = self.slot, "appends have not finished while stopping");
+                false
+            }
+        };
+        let state = self
+            .with(|open| (quiet && open.entries_since_snapshot > 0).then(|| open.machine.snapshot()))
+            .flatten();
+        self.unload(GroupError::NotCoordinator, Status::Stopped);
+        if let Some(value) = state.and_then(|state| serde_json::to_value(&state).ok()) {
+            let written = timeout(limit, self.log.snapshot(value)).await;
+            if !matches!(written, Ok(Ok(()))) {
+                info!(slot = self.slot, "no snapshot while stopping; the journal will be replayed");
+            }
+        }
+        let _ = timeout(limit, self.log.close()).await;
+    }
+
+    async fn drain(
+        &mut self,
+        append: Option<Append>,
+        snapshot: Option<LogFuture<()>>,
+    ) -> Result<(), GroupLogError> {
+        if let Some((id, append)) = append {
+            let outcome = append.await;
+            self.completed(id, outcome)?;
+        }
+        if let Some(snapshot) = snapshot {
+            let outcome = snapshot.await;
+            self.snapshot_written(outcome)?;
+        }
+        self.with(Open::release);
+        while let Ok((id, append)) = self.appends.try_recv() {
+            let outcome = append.await;
+            self.completed(id, outcome)?;
+        }
+        Ok(())
+    }
+}
+
+/// The future's outcome, or never.
+async fn optional(future: Option<&mut LogFuture<()>>) -> Result<(), GroupLogError> {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,90 @@
+//! Where the groups of a slot are stored: what the coordinator asks of a journal.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+use thiserror::Error;
+
+use super::state::{GroupError, ReplayError};
+
+/// The outcome of a log operation, some time later.
+pub type LogFuture<T> = Pin<Box<dyn Future<Output = Result<T, GroupLogError>> + Send>>;
+
+/// Why a slot's log does not do what it was asked for.
+#[derive(Debug, Error)]
+pub enum GroupLogError {
+    /// Another broker, or a later run of this one, leads the slot. Final.
+    #[error("slot {slot}: deposed")]
+    Deposed { slot: usize },
+    /// The log cannot be trusted any more (a failed fdatasync); what is stored must be read afresh. Final.
+    #[error("slot {slot}: {reason}")]
+    Poisoned { slot: usize, reason: String },
+    /// The volume has no room. Nothing was stored; a later append may succeed.
+    #[error("slot {slot}: no space on the volume")]
+    NoSpace { slot: usize },
+    /// The slot cannot be opened now.
+    #[error("slot {slot} cannot be opened: {reason}")]
+    Unavailable { slot: usize, reason: String },
+    /// What is stored cannot be read.
+    #[error("slot {slot}: entry {entry}: {reason}")]
+    Unreadable { slot: usize, entry: String, reason: String },
+    /// What is stored does not belong here.
+    #[error("slot {slot}: {source}")]
+    Replay { slot: usize, source: ReplayError },
+}
+
+impl GroupLogError {
+    /// Whether the log is of no further use and must be opened anew.
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::NoSpace { .. })
+    }
+
+    /// What clients are told, as Kafka would: go and find the coordinator, or just try again.
+    pub fn answer(&self) -> GroupError {
+        match self {
+            Self::Deposed { .. } | Self::Poisoned { .. } => GroupError::NotCoordinator,
+            Self::NoSpace { .. }
+            | Self::Unavailable { .. }
+            | Self::Unreadable { .. }
+            | Self::Replay { .. } => GroupError::CoordinatorNotAvailable,
+        }
+    }
+}
+
+/// The log of one slot, led by this process.
+pub trait GroupLog: Send + Sync {
+    /// Appends entries behind all that were appended before. Only stages them: does not block, and the order of
+    /// calls is the order in the log. On `Ok` they are durable and were so while this process led the slot.
+    ///
+    /// # Errors
+    /// Not final: none of the entries is stored. Final: it is not known whether they are.
+    fn append(&self, entries: Vec<Value>) -> LogFuture<()>;
+
+    /// Replaces all entries so far by this state. Only called while no append is on its way.
+    ///
+    /// # Errors
+    /// As for `append`.
+    fn snapshot(&self, state: Value) -> LogFuture<()>;
+
+    /// Releases what the log holds. Nothing is called afterwards.
+    fn close(&self) -> LogFuture<()>;
+}
+
+/// A log that has just been opened, and what it holds.
+pub struct OpenedLog {
+    pub log: Arc<dyn GroupLog>,
+    pub snapshot: Option<Value>,
+    /// In the order of their appends.
+    pub entries: Vec<Value>,
+}
+
+/// The logs of all slots.
+pub trait GroupLogs: Send + Sync {
+    /// Slots that have a log already.
+    fn existing(&self) -> LogFuture<Vec<usize>>;
+
+    /// Takes over the slot's log at a new, higher epoch, creating it if need be, and reads it.
+    fn open(&self, slot: usize) -> LogFuture<OpenedLog>;
+}
