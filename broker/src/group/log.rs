@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use thiserror::Error;
 
-use super::state::{GroupError, ReplayError};
+use super::state::{GroupError, Record, ReplayError, SlotSnapshot};
 
 /// The outcome of a log operation, some time later.
 pub type LogFuture<T> = Pin<Box<dyn Future<Output = Result<T, GroupLogError>> + Send>>;
@@ -24,6 +24,12 @@ pub enum GroupLogError {
     /// The volume has no room. Nothing was stored; a later append may succeed.
     #[error("slot {slot}: no space on the volume")]
     NoSpace { slot: usize },
+    /// Too much waits for the volume already. Nothing was stored; a later append may succeed.
+    #[error("slot {slot}: {reason}")]
+    Busy { slot: usize, reason: String },
+    /// These entries cannot be stored, now or later: they are too large.
+    #[error("slot {slot}: {reason}")]
+    Refused { slot: usize, reason: String },
     /// The slot cannot be opened now.
     #[error("slot {slot} cannot be opened: {reason}")]
     Unavailable { slot: usize, reason: String },
@@ -38,14 +44,16 @@ pub enum GroupLogError {
 impl GroupLogError {
     /// Whether the log is of no further use and must be opened anew.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::NoSpace { .. })
+        !matches!(self, Self::NoSpace { .. } | Self::Busy { .. } | Self::Refused { .. })
     }
 
     /// What clients are told, as Kafka would: go and find the coordinator, or just try again.
     pub fn answer(&self) -> GroupError {
         match self {
             Self::Deposed { .. } | Self::Poisoned { .. } => GroupError::NotCoordinator,
+            Self::Refused { .. } => GroupError::UnknownServerError,
             Self::NoSpace { .. }
+            | Self::Busy { .. }
             | Self::Unavailable { .. }
             | Self::Unreadable { .. }
             | Self::Replay { .. } => GroupError::CoordinatorNotAvailable,
@@ -55,18 +63,22 @@ impl GroupLogError {
 
 /// The log of one slot, led by this process.
 pub trait GroupLog: Send + Sync {
-    /// Appends entries behind all that were appended before. Only stages them: does not block, and the order of
-    /// calls is the order in the log. On `Ok` they are durable and were so while this process led the slot.
+    /// Appends records, each as one JSON entry, behind all that were appended before. Only stages them: does not
+    /// block, and the order of calls is the order in the log. On `Ok` they are durable and were so while this
+    /// process led the slot.
     ///
     /// # Errors
-    /// Not final: none of the entries is stored. Final: it is not known whether they are.
-    fn append(&self, entries: Vec<Value>) -> LogFuture<()>;
+    /// Not final: none of the records is stored. Final: it is not known whether they are.
+    fn append(&self, records: &[Record]) -> LogFuture<()>;
+
+    /// Whether the log has grown so long that a snapshot is due, whatever the number of its entries.
+    fn wants_snapshot(&self) -> bool;
 
     /// Replaces all entries so far by this state. Only called while no append is on its way.
     ///
     /// # Errors
-    /// As for `append`.
-    fn snapshot(&self, state: Value) -> LogFuture<()>;
+    /// Not final: the entries so far are as they were. Final: as for `append`.
+    fn snapshot(&self, state: SlotSnapshot) -> LogFuture<()>;
 
     /// Releases what the log holds. Nothing is called afterwards.
     fn close(&self) -> LogFuture<()>;

@@ -8,12 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
-use tracing::error;
 
-use super::super::log::{GroupLog, GroupLogError, LogFuture};
+use super::super::log::{GroupLog, LogFuture};
 use super::super::state::{Effect, Effects, GroupError, PersistId, Record, Response, SlotState, Token};
 
 /// A slot.
@@ -70,7 +68,7 @@ pub(super) struct Open {
     next_token: u64,
     appends: mpsc::UnboundedSender<Append>,
     /// While a snapshot is written, appends wait here; otherwise `None`.
-    held: Option<VecDeque<(PersistId, Vec<Value>)>>,
+    held: Option<VecDeque<(PersistId, Vec<Record>)>>,
     /// Number of appends that the machine has made; and that have completed.
     pub made: u64,
     pub completed: watch::Sender<u64>,
@@ -127,7 +125,7 @@ impl Open {
                         let _ = sender.send(response);
                     }
                 }
-                Effect::Persist { id, records } => self.append(id, &records),
+                Effect::Persist { id, records } => self.append(id, records),
             }
         }
         let deadline = self.machine.next_deadline();
@@ -136,43 +134,24 @@ impl Open {
         }
     }
 
-    fn append(&mut self, id: PersistId, records: &[Record]) {
+    fn append(&mut self, id: PersistId, records: Vec<Record>) {
         self.made = self.made.saturating_add(1);
-        let entries: Result<Vec<Value>, serde_json::Error> =
-            records.iter().map(serde_json::to_value).collect();
-        match entries {
-            Ok(entries) => match &mut self.held {
-                Some(held) => held.push_back((id, entries)),
-                None => self.stage(id, entries),
-            },
-            Err(source) => {
-                // Our own mistake; the slot is loaded anew rather than left with a hole in its journal.
-                error!(slot = self.slot, %source, "a record cannot be written as JSON");
-                let failed = GroupLogError::Poisoned { slot: self.slot, reason: source.to_string() };
-                self.send(id, Box::pin(std::future::ready(Err(failed))));
-            }
+        match &mut self.held {
+            Some(held) => held.push_back((id, records)),
+            None => self.stage(id, &records),
         }
     }
 
-    fn stage(&mut self, id: PersistId, entries: Vec<Value>) {
-        let count = u64::try_from(entries.len()).unwrap_or(u64::MAX);
+    fn stage(&mut self, id: PersistId, records: &[Record]) {
+        let count = u64::try_from(records.len()).unwrap_or(u64::MAX);
         self.entries_since_snapshot = self.entries_since_snapshot.saturating_add(count);
-        let append = self.log.append(entries);
-        self.send(id, append);
-    }
-
-    fn send(&self, id: PersistId, append: LogFuture<()>) {
         // Without a worker the slot is being closed, and everybody who waits is told so.
-        let _ = self.appends.send((id, append));
+        let _ = self.appends.send((id, self.log.append(records)));
     }
 
     /// Keeps appends back until [`Open::release`].
     pub fn hold(&mut self) {
         self.held.get_or_insert_default();
-    }
-
-    pub fn is_holding(&self) -> bool {
-        self.held.is_some()
     }
 
     /// Whether everything that was handed to the log has completed.
@@ -183,8 +162,8 @@ impl Open {
 
     /// Stages what was kept back.
     pub fn release(&mut self) {
-        for (id, entries) in self.held.take().unwrap_or_default() {
-            self.stage(id, entries);
+        for (id, records) in self.held.take().unwrap_or_default() {
+            self.stage(id, &records);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::super::log::{GroupLog, GroupLogError, LogFuture};
 use super::super::state::{Effects, GroupError, Now, PersistId, SlotState};
@@ -21,7 +21,11 @@ pub(super) struct Worker {
     wake: Arc<Notify>,
     stop: watch::Receiver<bool>,
     next_check: Instant,
+    no_snapshot_before: Instant,
 }
+
+/// How long a snapshot that could not be written is put off.
+const SNAPSHOT_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 impl Worker {
     pub fn new(
@@ -39,6 +43,7 @@ impl Worker {
             appends,
             stop,
             next_check,
+            no_snapshot_before: Instant::now(),
         }
     }
 
@@ -47,7 +52,7 @@ impl Worker {
         let mut snapshot: Option<LogFuture<()>> = None;
         loop {
             if snapshot.is_none() {
-                snapshot = self.snapshot_if_due().await;
+                snapshot = self.snapshot_if_due();
             }
             let deadline = self.sleep();
             tokio::select! {
@@ -127,46 +132,34 @@ impl Worker {
     }
 
     /// Begins a snapshot when enough entries have gathered and the log is quiet; holds appends back for it.
-    async fn snapshot_if_due(&self) -> Option<LogFuture<()>> {
+    fn snapshot_if_due(&self) -> Option<LogFuture<()>> {
+        if Instant::now() < self.no_snapshot_before {
+            return None;
+        }
         let state = self.with(|open| {
-            if open.entries_since_snapshot < open.machine.config().snapshot_after_entries {
+            let many = open.entries_since_snapshot >= open.machine.config().snapshot_after_entries;
+            if !many && !open.log.wants_snapshot() {
                 return None;
             }
             open.hold();
             open.log_is_quiet().then(|| open.machine.snapshot())
         });
-        let state = state.flatten()?;
-        let written = tokio::task::spawn_blocking(move || serde_json::to_value(&state)).await;
-        match written {
-            Ok(Ok(value)) => Some(self.log.snapshot(value)),
-            Ok(Err(error)) => self.no_snapshot(&error.to_string()),
-            Err(error) => self.no_snapshot(&error.to_string()),
-        }
+        state.flatten().map(|state| self.log.snapshot(state))
     }
 
-    fn no_snapshot(&self, error: &str) -> Option<LogFuture<()>> {
-        error!(slot = self.slot, error, "cannot write a snapshot of the groups");
-        self.snapshot_done();
-        None
-    }
-
-    fn snapshot_written(&self, outcome: Result<(), GroupLogError>) -> Result<(), GroupLogError> {
+    fn snapshot_written(&mut self, outcome: Result<(), GroupLogError>) -> Result<(), GroupLogError> {
         match outcome {
             Err(error) if error.is_final() => return Err(error),
             Err(error) => {
                 warn!(slot = self.slot, %error, "could not write a snapshot of the groups; tried again later");
+                self.no_snapshot_before = Instant::now() + SNAPSHOT_AGAIN_AFTER;
             }
-            Ok(()) => {}
+            Ok(()) => {
+                self.with(|open| open.entries_since_snapshot = 0);
+            }
         }
-        self.snapshot_done();
+        self.with(Open::release);
         Ok(())
-    }
-
-    fn snapshot_done(&self) {
-        self.with(|open| {
-            open.entries_since_snapshot = 0;
-            open.release();
-        });
     }
 
     /// The log is of no further use: everybody who waits is told, and the next request opens the slot anew.
@@ -207,8 +200,8 @@ impl Worker {
             .with(|open| (quiet && open.entries_since_snapshot > 0).then(|| open.machine.snapshot()))
             .flatten();
         self.unload(GroupError::NotCoordinator, Status::Stopped);
-        if let Some(value) = state.and_then(|state| serde_json::to_value(&state).ok()) {
-            let written = timeout(limit, self.log.snapshot(value)).await;
+        if let Some(state) = state {
+            let written = timeout(limit, self.log.snapshot(state)).await;
             if !matches!(written, Ok(Ok(()))) {
                 info!(slot = self.slot, "no snapshot while stopping; the journal will be replayed");
             }

@@ -16,6 +16,9 @@ use super::offsets::no_offset;
 use super::records::{OffsetRecord, OffsetsRecord, Record};
 use super::slot::{Effects, SlotState, get_or_create};
 
+/// Most records of one append of the expiry.
+const EXPIRED_PER_APPEND: usize = 1_000;
+
 impl SlotState {
     /// OffsetCommit. The answer is an effect: at once if refused, else when the offsets are durable.
     pub fn offset_commit(
@@ -161,7 +164,6 @@ impl SlotState {
         let mut unknown_to_the_journal = Vec::new();
         let (groups, mut cx) = self.split(now, effects);
         let mut records = Vec::new();
-        let mut deleted = Vec::new();
         for group in groups.values_mut().filter(|group| !group.is(GroupState::Dead)) {
             let expired = group.expired_offsets(now, retention_ms);
             if expired.whole_group {
@@ -171,7 +173,6 @@ impl SlotState {
                 }
                 info!(group = %group.id, "the group is empty and its offsets have expired: deleting it");
                 records.push(Record::GroupDeleted { group: group.id.to_string() });
-                deleted.push(Arc::clone(&group.id));
                 group.mark_dead();
             } else if !expired.topics.is_empty() {
                 info!(group = %group.id, topics = ?expired.topics, "offsets have expired");
@@ -179,8 +180,16 @@ impl SlotState {
                 records.push(Record::OffsetsDeleted { group, topics: expired.topics });
             }
         }
-        if !records.is_empty() {
-            cx.persist(records, Then::Cleaned { groups: deleted });
+        // Several appends if need be: a journal takes only so much at a time.
+        while !records.is_empty() {
+            let rest = records.split_off(records.len().min(EXPIRED_PER_APPEND));
+            let chunk = std::mem::replace(&mut records, rest);
+            let deleted = |record: &Record| match record {
+                Record::GroupDeleted { group } => Some(Arc::from(group.as_str())),
+                _ => None,
+            };
+            let groups = chunk.iter().filter_map(deleted).collect();
+            cx.persist(chunk, Then::Cleaned { groups });
         }
         for group_id in unknown_to_the_journal {
             self.drop_group(&group_id);

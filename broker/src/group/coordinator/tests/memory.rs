@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::group::log::*;
+use crate::group::state::{Record, SlotSnapshot};
 
 #[derive(Debug, Default, Clone)]
 pub struct Stored {
@@ -25,6 +26,7 @@ pub struct Volume {
     pub held: watch::Sender<bool>,
     pub no_space: AtomicBool,
     pub poison: AtomicBool,
+    pub large: AtomicBool,
     pub refuse_open: AtomicBool,
     pub snapshots: AtomicU32,
     pub closed: AtomicU32,
@@ -65,14 +67,22 @@ impl MemoryLog {
 }
 
 impl GroupLog for MemoryLog {
-    fn append(&self, entries: Vec<Value>) -> LogFuture<()> {
+    fn append(&self, records: &[Record]) -> LogFuture<()> {
+        let entries: Vec<Value> =
+            records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
         Box::pin(self.write(move |stored| stored.entries.extend(entries)))
     }
 
-    fn snapshot(&self, state: Value) -> LogFuture<()> {
+    fn wants_snapshot(&self) -> bool {
+        self.volume.large.load(Ordering::Relaxed)
+    }
+
+    fn snapshot(&self, state: SlotSnapshot) -> LogFuture<()> {
+        let state = serde_json::to_value(state).unwrap();
         let volume = Arc::clone(&self.volume);
         Box::pin(self.write(move |stored| {
             volume.snapshots.fetch_add(1, Ordering::Relaxed);
+            volume.large.store(false, Ordering::Relaxed);
             stored.snapshot = Some(state);
             stored.entries.clear();
         }))

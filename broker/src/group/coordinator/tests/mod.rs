@@ -289,6 +289,25 @@ async fn snapshots_replace_entries_and_lose_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_log_wants_a_snapshot_and_gets_it_when_there_is_room() {
+    let volume = Arc::new(Volume::default());
+    let coordinator = coordinator(&volume, GroupConfig { slots: 1, ..config() });
+    assert_eq!(commit(&coordinator, "g", 1).await, None);
+    volume.large.store(true, Ordering::Relaxed);
+    volume.no_space.store(true, Ordering::Relaxed);
+    assert_eq!(commit(&coordinator, "g", 2).await, Some(GroupError::CoordinatorNotAvailable));
+    sleep(Duration::from_secs(5)).await;
+    volume.no_space.store(false, Ordering::Relaxed);
+    assert_eq!(commit(&coordinator, "g", 3).await, None, "appends go on without a snapshot");
+    assert_eq!(volume.snapshots.load(Ordering::Relaxed), 0);
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(commit(&coordinator, "g", 4).await, None);
+    sleep(Duration::from_millis(10)).await;
+    assert_eq!(volume.snapshots.load(Ordering::Relaxed), 1);
+    assert_eq!(offset(&coordinator, "g", true).await, Ok(4));
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopping_answers_everybody_and_leaves_a_snapshot() {
     let volume = Arc::new(Volume::default());
     let first = coordinator(&volume, config());

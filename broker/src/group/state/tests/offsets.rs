@@ -305,3 +305,23 @@ fn offsets_of_deleted_partitions_go() {
     sim.run(effects);
     assert_eq!((sim.offset("t", 0), sim.offset("t", 1)), (5, -1));
 }
+
+#[test]
+fn many_groups_expire_in_several_appends() {
+    let mut sim = Sim::new(GroupConfig { offsets_retention_ms: 60_000, ..config() });
+    for n in 0..2_500 {
+        sim.commit(OffsetCommitRequest { group_id: format!("g{n}"), ..commit("", -1, 5) });
+    }
+    sim.advance(60_000);
+    sim.auto_persist = false;
+    sim.expire();
+    assert_eq!(
+        sim.in_flight.iter().map(|(_, records)| records.len()).collect::<Vec<_>>(),
+        [1_000, 1_000, 500]
+    );
+    sim.persist_one(Ok(()));
+    sim.persist_one(Err(GroupError::CoordinatorNotAvailable));
+    sim.persist_one(Ok(()));
+    assert_eq!(sim.slot.list(&["Empty".into()], &[]).len(), 1_000, "a failed deletion is taken back");
+    assert!(sim.slot.list(&["Dead".into()], &[]).is_empty());
+}
