@@ -52,7 +52,10 @@ fn what_is_no_request_closes_its_connection_and_no_other() {
         ("text", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()),
         ("an unknown key", frame(9999, 0, &[0xff, 0xff])),
         ("a negative key", frame(-1, 0, &[0xff, 0xff])),
-        ("a Produce version that Kafka refuses too", frame(0, 2, &[0xff, 0xff, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0])),
+        (
+            "a Produce version that Kafka refuses too",
+            frame(0, 2, &[0xff, 0xff, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+        ),
         ("a Metadata version from the future", frame(3, 99, &[0xff, 0xff])),
         ("a Fetch version from the past", frame(1, 3, &[0xff, 0xff])),
         ("2^31 topics in five bytes", frame(3, 0, &hostile_metadata)),
@@ -81,10 +84,8 @@ fn an_unknown_version_of_api_versions_is_answered_in_version_0() {
     // Older librdkafka does not compress unless Produce begins at 0.
     assert_eq!(range(0).0, 0);
     assert_serves(&mut client);
-    let named = ApiVersionsRequest {
-        client_software_name: "raw".into(),
-        client_software_version: "1.0".into(),
-    };
+    let named =
+        ApiVersionsRequest { client_software_name: "raw".into(), client_software_version: "1.0".into() };
     assert_eq!(client.call(4, &named).error_code, ErrorCode::NONE);
     let unnamed = client.call(3, &ApiVersionsRequest::default());
     assert_eq!(unnamed.error_code, ErrorCode::INVALID_REQUEST);
@@ -273,10 +274,13 @@ fn two_thousand_idle_connections_cost_little() {
         .map(|_| {
             let mut idle = broker.connect();
             // Each has said something once.
-            idle.call(3, &ApiVersionsRequest {
-                client_software_name: "raw".into(),
-                client_software_version: "1".into(),
-            });
+            idle.call(
+                3,
+                &ApiVersionsRequest {
+                    client_software_name: "raw".into(),
+                    client_software_version: "1".into(),
+                },
+            );
             idle.stream
         })
         .collect();

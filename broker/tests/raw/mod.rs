@@ -14,8 +14,8 @@ use kaas_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfi
 use kaas_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
 use kaas_protocol::messages::produce::{PartitionProduceData, PartitionProduceResponse, TopicProduceData};
 use kaas_protocol::{
-    CreateTopicsRequest, ErrorCode, FetchRequest, FetchResponse, KString, ProduceRequest, ProduceResponse, Request,
-    RequestHeader, Response, Segments, decode_response_frame, encode_request_frame,
+    CreateTopicsRequest, ErrorCode, FetchRequest, FetchResponse, KString, ProduceRequest, ProduceResponse,
+    Request, RequestHeader, Response, Segments, decode_response_frame, encode_request_frame,
 };
 use tempfile::TempDir;
 
@@ -150,7 +150,10 @@ impl Client {
 }
 
 fn is_closed(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 pub fn produce_request(topic: &str, partition: i32, acks: i16, records: Bytes) -> ProduceRequest {

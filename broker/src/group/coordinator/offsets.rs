@@ -143,9 +143,9 @@ impl GroupCoordinator {
             waiting.push(begun.ok_or(GroupError::CoordinatorLoadInProgress)?);
         }
         for receiver in waiting {
-            match self.in_time(receiver).await? {
-                Response::OffsetDelete(OffsetDeleteResponse { error: Some(error), .. }) => return Err(error),
-                _ => {}
+            let answer = self.in_time(receiver).await?;
+            if let Response::OffsetDelete(OffsetDeleteResponse { error: Some(error), .. }) = answer {
+                return Err(error);
             }
         }
         Ok(())
