@@ -16,6 +16,7 @@
 //! - **P4**: fdatasync is honest: what it covered is on stable storage, and a later fresh open on another host
 //!   sees it, length included.
 
+pub mod conformance;
 mod error;
 pub mod local;
 pub mod memory;

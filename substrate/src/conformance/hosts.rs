@@ -1,0 +1,136 @@
+//! What two hosts see of each other: the observable half of the four properties.
+
+use std::io::IoSlice;
+
+use super::{Check, Hosts, Outcome, at_once, ensure, ensure_fails, get, names_in, path, put};
+use crate::ErrorClass::{Exists, NotFound};
+use crate::{OpenMode, Substrate};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check { name: "P1: a rename that replaces is never seen half done", run: atomic_rename },
+    Check { name: "P2: an exclusive create has one winner", run: one_winner },
+    Check { name: "P2: so has the creation of a directory or a record file", run: one_winner_of_others },
+    Check { name: "P4: a fresh open sees what was synced, length included", run: synced_is_seen },
+    Check { name: "an uncached handle sees what is synced after it was opened", run: uncached_handle },
+    Check { name: "a listing shows what the other host did", run: fresh_listing },
+    Check { name: "a name that was looked up too early is found in a listing", run: early_lookup },
+];
+
+fn atomic_rename(hosts: &Hosts) -> Outcome {
+    const ROUNDS: u8 = 150;
+    put(hosts.first.as_ref(), "f", &[0; 5000])?;
+    let writer = || -> Outcome {
+        for round in 1..=ROUNDS {
+            put(hosts.first.as_ref(), "next", &[round; 5000])?;
+            hosts.first.rename(path("next"), path("f"))?;
+        }
+        Ok(())
+    };
+    let reader = || -> Outcome {
+        let mut last = 0;
+        while last < ROUNDS {
+            let found = get(hosts.second.as_ref(), "f")?;
+            let first = found.first().copied().unwrap_or(0);
+            ensure!(found.len() == 5000 && found.iter().all(|byte| *byte == first), "a mixture was seen");
+            ensure!(first >= last, "version {first} after {last}");
+            last = first;
+        }
+        Ok(())
+    };
+    for outcome in at_once(vec![Box::new(writer), Box::new(reader)]) {
+        ensure!(outcome.is_some(), "a thread panicked");
+        outcome.unwrap_or(Ok(()))?;
+    }
+    Ok(())
+}
+
+/// Four contenders on two handles, many rounds; the number of winners of each round.
+fn contend(hosts: &Hosts, attempt: fn(&dyn Substrate, &str) -> crate::Result<()>) -> Outcome {
+    const ROUNDS: usize = 50;
+    let contender = |volume: &dyn Substrate| -> Vec<bool> {
+        (0..ROUNDS).map(|round| attempt(volume, &format!("round-{round}")).is_ok()).collect()
+    };
+    let contenders = [&hosts.first, &hosts.second, &hosts.first, &hosts.second];
+    let contender = &contender;
+    let jobs: Vec<Box<dyn FnOnce() -> Vec<bool> + Send + '_>> = contenders
+        .into_iter()
+        .map(|volume| {
+            Box::new(move || contender(volume.as_ref())) as Box<dyn FnOnce() -> Vec<bool> + Send + '_>
+        })
+        .collect();
+    let won: Vec<_> = at_once(jobs).into_iter().flatten().collect();
+    ensure!(won.len() == 4, "a thread panicked");
+    for round in 0..ROUNDS {
+        let winners = won.iter().filter(|won| won.get(round) == Some(&true)).count();
+        ensure!(winners == 1, "{winners} winners in round {round}");
+    }
+    Ok(())
+}
+
+fn one_winner(hosts: &Hosts) -> Outcome {
+    contend(hosts, |volume, name| volume.open(path(name), OpenMode::CreateNew).map(|_| ()))
+}
+
+fn one_winner_of_others(hosts: &Hosts) -> Outcome {
+    contend(hosts, |volume, name| volume.create_dir(path(&format!("{name}.d"))))?;
+    contend(hosts, |volume, name| volume.create_records(path(&format!("{name}.r")), 1))
+}
+
+fn synced_is_seen(hosts: &Hosts) -> Outcome {
+    let file = hosts.first.open(path("f"), OpenMode::CreateNew)?;
+    let mut length = 0;
+    for round in 1..=50u8 {
+        let bytes = vec![round; 997];
+        file.write_all_at(&[IoSlice::new(&bytes)], length)?;
+        file.sync_data()?;
+        length += 997;
+        for mode in [OpenMode::ReadUncached, OpenMode::Read] {
+            let seen = hosts.second.open(path("f"), mode)?;
+            ensure!(
+                seen.length()? == length,
+                "round {round}: {mode:?}: {} of {length} bytes",
+                seen.length()?
+            );
+            let mut last = vec![0; 997];
+            let read = seen.read_at(&mut last, length - 997)?;
+            ensure!(read == 997 && last == bytes, "round {round}: {mode:?}: other bytes");
+        }
+    }
+    Ok(())
+}
+
+fn uncached_handle(hosts: &Hosts) -> Outcome {
+    let file = put(hosts.first.as_ref(), "f", b"first")?;
+    let seen = hosts.second.open(path("f"), OpenMode::ReadUncached)?;
+    let mut buf = [0; 16];
+    seen.read_at(&mut buf, 0)?;
+    file.write_all_at(&[IoSlice::new(b"second, and longer")], 0)?;
+    file.sync_data()?;
+    ensure!(seen.length()? == 18, "its length is a cached one");
+    let read = seen.read_at(&mut buf, 0)?;
+    ensure!(read == 16 && &buf == b"second, and long", "its bytes are cached ones");
+    Ok(())
+}
+
+fn fresh_listing(hosts: &Hosts) -> Outcome {
+    hosts.first.create_dir(path("d"))?;
+    for round in 0..50 {
+        ensure!(hosts.second.list(path("d"))?.is_empty(), "round {round}: something is left");
+        put(hosts.first.as_ref(), "d/a", b"")?;
+        ensure!(names_in(hosts.second.as_ref(), "d")? == ["a"], "round {round}: a creation is not seen");
+        hosts.first.rename(path("d/a"), path("d/b"))?;
+        ensure!(names_in(hosts.second.as_ref(), "d")? == ["b"], "round {round}: a rename is not seen");
+        ensure_fails("create the new name", hosts.second.open(path("d/b"), OpenMode::CreateNew), Exists)?;
+        hosts.second.remove_file(path("d/b"))?;
+        ensure!(hosts.first.list(path("d"))?.is_empty(), "round {round}: a removal is not seen");
+    }
+    Ok(())
+}
+
+fn early_lookup(hosts: &Hosts) -> Outcome {
+    hosts.first.create_dir(path("d"))?;
+    ensure_fails("too early", hosts.second.open(path("d/f"), OpenMode::Read), NotFound)?;
+    put(hosts.first.as_ref(), "d/f", b"x")?;
+    ensure!(names_in(hosts.second.as_ref(), "d")? == ["f"], "the listing does not have it");
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! The conformance suite against every implementation there is.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+
+use kaas_substrate::conformance::{Hosts, Report, checks, run};
+use kaas_substrate::{Local, Memory};
+
+#[track_caller]
+fn assert_passed(failed: &[Report]) {
+    assert!(checks().len() > 30, "the suite is empty");
+    let lines: Vec<_> = failed
+        .iter()
+        .map(|report| format!("{}: {}", report.name, report.failure.as_ref().unwrap()))
+        .collect();
+    assert!(failed.is_empty(), "{} rules do not hold:\n{}", failed.len(), lines.join("\n"));
+}
+
+fn local_in(parent: &std::path::Path) -> Vec<Report> {
+    let mut dirs = Vec::new();
+    run(|| {
+        let dir = tempfile::tempdir_in(parent).unwrap();
+        let open = || Arc::new(Local::open(dir.path()).unwrap());
+        let hosts = Hosts { first: open(), second: open() };
+        dirs.push(dir);
+        hosts
+    })
+}
+
+#[test]
+fn local_on_the_disk() {
+    assert_passed(&local_in(&std::env::temp_dir()));
+}
+
+#[test]
+fn local_on_a_file_system_in_memory() {
+    let shm = std::path::Path::new("/dev/shm");
+    if shm.is_dir() {
+        assert_passed(&local_in(shm));
+    }
+}
+
+#[test]
+fn memory() {
+    assert_passed(&run(|| {
+        let memory = Memory::new();
+        Hosts { first: Arc::new(memory.another_handle()), second: Arc::new(memory) }
+    }));
+}
+
+/// A volume that breaks a rule is found out: here, one whose two hosts do not share a volume at all.
+#[test]
+fn the_suite_finds_broken_volumes() {
+    let failed = run(|| Hosts { first: Arc::new(Memory::new()), second: Arc::new(Memory::new()) });
+    for rule in ["P1", "P2", "P4", "a lock", "a record is read", "a listing shows"] {
+        assert!(
+            failed.iter().any(|report| report.name.starts_with(rule)),
+            "{rule} was not missed: {failed:?}"
+        );
+    }
+}
