@@ -284,8 +284,7 @@ static OWN: &[Definition] = &[
         Valid::AtLeast(1),
         "How long in milliseconds a partition remembers an idempotent producer after its last batch.",
     )
-    .importance(Importance::Low)
-    .dynamic(),
+    .importance(Importance::Low),
     Definition::fixed(
         "replica.alter.log.dirs.io.max.bytes.per.second",
         Long,
