@@ -1,14 +1,17 @@
 //! DeleteTopics, by name or by id. KIP-4, 516.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use kaas_control::metadata::Topic;
 use kaas_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
 use kaas_protocol::{DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode};
 
+use tracing::warn;
+
 use super::error::Failure;
 use super::{Context, topics};
+use crate::server::Broker;
 
 /// Deletes what can be deleted; each topic succeeds or fails by itself.
 pub async fn handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
@@ -74,5 +77,16 @@ async fn delete(context: &Context, topic: &Topic) -> Result<(), Failure> {
     let (store, id) = (Arc::clone(&broker.store), topic.id);
     broker.blocking(move || store.delete_topic(id)).await??;
     broker.sweep_later();
+    forget_offsets(broker, topic).await;
     Ok(())
+}
+
+/// Removes what groups have committed for the topic, so that a later topic of the same name begins without.
+async fn forget_offsets(broker: &Broker, topic: &Topic) {
+    let partitions = (0..topic.partitions).filter_map(|partition| i32::try_from(partition).ok()).collect();
+    let gone = BTreeMap::from([(topic.name.to_string(), partitions)]);
+    if let Err(error) = broker.groups.partitions_deleted(&gone).await {
+        // The topic is deleted all the same; these offsets expire like all others.
+        warn!(topic = %topic.name, %error, "committed offsets of a deleted topic are left behind");
+    }
 }

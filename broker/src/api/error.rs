@@ -11,6 +11,7 @@ use kaas_engine::{AppendError, EngineError, ReadError};
 use kaas_protocol::{ErrorCode, KString};
 
 use crate::config::ConfigError;
+use crate::group::state::{GroupError, code_of};
 use crate::partitions::OpenError;
 use crate::server::Overloaded;
 
@@ -204,4 +205,9 @@ pub fn check_epoch(asked: i32, current: Epoch) -> Result<(), Failure> {
         _ => return Ok(()),
     };
     Err(Failure::bare(code))
+}
+
+/// The code of a group request's outcome: [`GroupError`] is one to one with Kafka's codes.
+pub fn group(error: Option<GroupError>) -> ErrorCode {
+    ErrorCode(code_of(error))
 }

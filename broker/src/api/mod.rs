@@ -5,22 +5,32 @@ mod api_versions;
 mod configs;
 mod create_partitions;
 mod create_topics;
+mod delete_groups;
 mod delete_records;
 mod delete_topics;
 mod describe_cluster;
+mod describe_groups;
 mod describe_log_dirs;
 mod describe_topic_partitions;
 pub mod error;
 mod fetch;
 mod find_coordinator;
+mod heartbeat;
 mod init_producer_id;
+mod join_group;
+mod leave_group;
+mod list_groups;
 mod list_offsets;
 mod metadata;
+mod offset_commit;
+mod offset_delete;
+mod offset_fetch;
 mod offset_for_leader_epoch;
 pub mod operations;
 mod produce;
 pub mod registry;
 mod service;
+mod sync_group;
 pub mod topics;
 
 use std::sync::Arc;
@@ -50,6 +60,11 @@ pub struct Context {
 }
 
 impl Context {
+    /// The client's address, as Kafka shows it in descriptions of groups.
+    pub fn client_host(&self) -> String {
+        format!("/{}", self.peer.address.ip().to_canonical())
+    }
+
     /// The client id as text; empty if there is none.
     pub fn client_id(&self) -> &str {
         self.client_id.as_deref().unwrap_or_default()

@@ -11,9 +11,10 @@ use kaas_protocol::{ApiKey, EncodeError, Message, Request, Response, Segments, V
 use tracing::error;
 
 use super::{
-    Context, api_versions, configs, create_partitions, create_topics, delete_records, delete_topics,
-    describe_cluster, describe_log_dirs, describe_topic_partitions, fetch, find_coordinator,
-    init_producer_id, list_offsets, metadata, offset_for_leader_epoch, produce,
+    Context, api_versions, configs, create_partitions, create_topics, delete_groups, delete_records,
+    delete_topics, describe_cluster, describe_groups, describe_log_dirs, describe_topic_partitions, fetch,
+    find_coordinator, heartbeat, init_producer_id, join_group, leave_group, list_groups, list_offsets,
+    metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch, produce, sync_group,
 };
 use crate::net::{Call, Reply};
 
@@ -42,6 +43,16 @@ pub const APIS: &[Api] = &[
     Api::new(ApiKey::ListOffsets, 1, 10, |c, id, body| alone(c, id, body, list_offsets::handle)),
     Api::new(ApiKey::Metadata, 0, 13, |c, id, body| alone(c, id, body, metadata::handle)),
     Api::new(ApiKey::FindCoordinator, 0, 6, |c, id, body| alone(c, id, body, find_coordinator::handle)),
+    Api::new(ApiKey::OffsetCommit, 2, 10, |c, id, body| alone(c, id, body, offset_commit::handle)),
+    Api::new(ApiKey::OffsetFetch, 1, 10, |c, id, body| alone(c, id, body, offset_fetch::handle)),
+    Api::new(ApiKey::JoinGroup, 0, 9, |c, id, body| droppable(c, id, body, join_group::handle)),
+    Api::new(ApiKey::Heartbeat, 0, 4, |c, id, body| alone(c, id, body, heartbeat::handle)),
+    Api::new(ApiKey::LeaveGroup, 0, 5, |c, id, body| alone(c, id, body, leave_group::handle)),
+    Api::new(ApiKey::SyncGroup, 0, 5, |c, id, body| droppable(c, id, body, sync_group::handle)),
+    Api::new(ApiKey::DescribeGroups, 0, 6, |c, id, body| alone(c, id, body, describe_groups::handle)),
+    Api::new(ApiKey::ListGroups, 0, 5, |c, id, body| alone(c, id, body, list_groups::handle)),
+    Api::new(ApiKey::DeleteGroups, 0, 2, |c, id, body| alone(c, id, body, delete_groups::handle)),
+    Api::new(ApiKey::OffsetDelete, 0, 0, |c, id, body| alone(c, id, body, offset_delete::handle)),
     Api::new(ApiKey::ApiVersions, 0, 4, |c, id, body| alone(c, id, body, api_versions::handle)),
     Api::new(ApiKey::CreateTopics, 2, 7, |c, id, body| alone(c, id, body, create_topics::handle)),
     Api::new(ApiKey::DeleteTopics, 1, 6, |c, id, body| alone(c, id, body, delete_topics::handle)),

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use super::HostPort;
 use crate::api::Sessions;
 use crate::config::{BrokerConfigs, ConfigError, EffectiveBrokerConfig};
+use crate::group::GroupCoordinator;
 use crate::net::{ConnectionLimits, Peer, Shutdown};
 use crate::partitions::Partitions;
 
@@ -37,6 +38,8 @@ pub struct Broker {
     pub engine: Engine,
     /// The partitions that are open.
     pub partitions: Arc<Partitions>,
+    /// The groups that this broker coordinates.
+    pub groups: GroupCoordinator,
     /// Who reads what, said once.
     pub fetch_sessions: Sessions,
     /// Threads for changes of metadata. Apart from the engine's, whose work they wait for.

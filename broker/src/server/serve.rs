@@ -54,6 +54,7 @@ impl Started {
         let mut tasks = JoinSet::new();
         tasks.spawn(Maintenance::new(Arc::clone(&broker)).run());
         tasks.spawn(follow_store(Arc::clone(&broker)));
+        tasks.spawn(coordinate_groups(Arc::clone(&broker)));
 
         shutdown.reached(Phase::Draining).await;
         info!("stopping: answering requests in flight");
@@ -70,6 +71,20 @@ impl Started {
         info!("stopped");
         Ok(())
     }
+}
+
+/// Brings the groups back, so that their sessions and retention run; and lets them go when the broker stops: members
+/// that wait in a rebalance are told at once.
+async fn coordinate_groups(broker: Arc<Broker>) {
+    let coordinate = async {
+        if let Err(error) = broker.groups.load_existing().await {
+            warn!(%error, "some groups could not be loaded; tried again when they are asked for");
+        }
+    };
+    tokio::join!(coordinate, async {
+        broker.shutdown.reached(Phase::Draining).await;
+        broker.groups.shutdown().await;
+    });
 }
 
 /// Puts changes of the store into force, whoever made them.

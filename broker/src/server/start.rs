@@ -13,6 +13,7 @@ use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
 use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
+use kaas_engine::journal::JournalSettings;
 use kaas_engine::{Engine, EngineSettings, SystemClock};
 use kaas_substrate::{Local, Memory, Substrate};
 use tokio::sync::Notify;
@@ -21,11 +22,15 @@ use tracing::info;
 use super::{Broker, Configs, HostPort, Options};
 use crate::api::Sessions;
 use crate::config::{BrokerConfigs, ConfigError, ConfigMap};
+use crate::group::state::{GroupConfig, GroupConfigError};
+use crate::group::{GroupCoordinator, JournalLogs};
 use crate::net::{self, Bound, ConnectionLimits, ListenerError, Shutdown};
 use crate::partitions::{Keeper, Partitions};
 
 /// Threads for changes of metadata.
 const METADATA_THREADS: usize = 4;
+/// Threads for the journals of the groups. Apart from the engine's, so that busy partitions do not hold up commits.
+const GROUP_THREADS: usize = 8;
 /// Configs that flags of their own decide.
 const DECIDED_BY_FLAGS: [(&str, &str); 4] = [
     ("listeners", "--listen"),
@@ -40,6 +45,9 @@ pub enum StartError {
     /// A `--set` that is not valid.
     #[error("--set: {0}")]
     Config(#[from] ConfigError),
+    /// A `--set` of group coordination that is out of range.
+    #[error("--set: {0}")]
+    Group(#[from] GroupConfigError),
     /// A `--set` of something that has a flag.
     #[error("--set {name}=...: use {flag} instead")]
     DecidedByFlag {
@@ -84,7 +92,7 @@ impl StartError {
     /// The exit code of `kaas`: 2 usage, 3 data directory, 4 address in use, 1 anything else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::DecidedByFlag { .. } | Self::Resolve { .. } => 2,
+            Self::Config(_) | Self::Group(_) | Self::DecidedByFlag { .. } | Self::Resolve { .. } => 2,
             Self::Directory { .. } | Self::Data { .. } => 3,
             Self::Listener(ListenerError::InUse { .. }) => 4,
             Self::Listener(_) | Self::Threads(_) => 1,
@@ -129,6 +137,15 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
         FileStoreSettings::default(),
     );
     let store: Arc<dyn MetadataStore> = Arc::new(store.map_err(failed)?);
+    let groups_pool =
+        IoPoolSettings { name: "kaas-groups", max_threads: GROUP_THREADS, ..IoPoolSettings::default() };
+    let groups = JournalLogs::new(
+        Arc::clone(&substrate),
+        Arc::<Controller>::clone(&controller),
+        Arc::new(IoPool::new(groups_pool).map_err(StartError::Threads)?),
+        JournalSettings::default(),
+    );
+    let groups = GroupCoordinator::new(group_config(&configs), Arc::new(groups))?;
     let producer_ids = ProducerIds::open(substrate, Arc::<Controller>::clone(&controller)).map_err(failed)?;
     let pool =
         IoPoolSettings { name: "kaas-meta", max_threads: METADATA_THREADS, ..IoPoolSettings::default() };
@@ -141,6 +158,7 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
         producer_ids: Arc::new(producer_ids),
         engine,
         partitions,
+        groups,
         fetch_sessions: Sessions::default(),
         metadata_io: IoPool::new(pool).map_err(StartError::Threads)?,
         connection_limits: Arc::new(ConnectionLimits::default()),
@@ -192,6 +210,23 @@ fn engine_settings(configs: &Configs) -> EngineSettings {
     EngineSettings {
         io: IoPoolSettings { max_threads, ..defaults.io },
         producer_id_expiration_ms: i64::from(configs.effective.producer_id_expiration_ms),
+        ..defaults
+    }
+}
+
+fn group_config(configs: &Configs) -> GroupConfig {
+    let effective = &configs.effective;
+    let defaults = GroupConfig::default();
+    let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
+    let timeout = |ms: u32| i32::try_from(ms).unwrap_or(i32::MAX);
+    GroupConfig {
+        initial_rebalance_delay_ms: effective.group_initial_rebalance_delay_ms,
+        min_session_timeout_ms: timeout(effective.group_min_session_timeout_ms),
+        max_session_timeout_ms: timeout(effective.group_max_session_timeout_ms),
+        max_size: size(effective.group_max_size),
+        offset_metadata_max_bytes: size(effective.offset_metadata_max_bytes),
+        offsets_retention_ms: i64::from(effective.offsets_retention_minutes).saturating_mul(60_000),
+        offsets_retention_check_interval_ms: effective.offsets_retention_check_interval_ms,
         ..defaults
     }
 }
