@@ -16,6 +16,10 @@ use super::Partitions;
 /// Claims that are tried for one partition that is taken away.
 const CLAIM_ATTEMPTS: usize = 16;
 
+/// Jobs that the claims of one topic are dealt out to.
+const CLAIM_JOBS: u32 = 16;
+const CLAIM_STRIDE: usize = CLAIM_JOBS as usize;
+
 /// The keeper of this broker's partitions.
 #[derive(Debug)]
 pub struct Keeper {
@@ -26,6 +30,28 @@ impl Keeper {
     /// The keeper of `partitions`.
     pub fn new(partitions: Arc<Partitions>) -> Self {
         Self { partitions }
+    }
+
+    /// Claims every partition at `epoch` or higher, many at once: each claim waits for the volume.
+    fn claim_all(&self, topic: &Topic, epoch: Epoch) -> Result<(), ControlError> {
+        let mut tickets = Vec::new();
+        for first in 0..CLAIM_JOBS.min(topic.partitions) {
+            let (keeper, topic) = (Self::new(Arc::clone(&self.partitions)), topic.clone());
+            let job = move || {
+                let mut of_job = (first..topic.partitions).step_by(CLAIM_STRIDE);
+                of_job.try_fold(epoch, |epoch, partition| keeper.claim(&topic, partition, epoch)).map(|_| ())
+            };
+            tickets.push(self.partitions.engine.io().run(job));
+        }
+        for ticket in tickets {
+            let outcome = ticket.map(|ticket| ticket.wait());
+            match outcome {
+                Ok(Ok(done)) => done?,
+                Ok(Err(source)) => return Err(failed(topic, 0, source)),
+                Err(source) => return Err(failed(topic, 0, source)),
+            }
+        }
+        Ok(())
     }
 
     /// Claims a partition that nobody here has open, at `epoch` or higher; the epoch that it took.
@@ -70,10 +96,7 @@ impl PartitionKeeper for Keeper {
         }
         // Above the epoch of every partition that was opened in this run.
         epoch = self.partitions.controller.advance_above(epoch)?;
-        for partition in 0..topic.partitions {
-            epoch = self.claim(topic, partition, epoch)?;
-        }
-        Ok(())
+        self.claim_all(topic, epoch)
     }
 }
 
