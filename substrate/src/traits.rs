@@ -142,7 +142,9 @@ pub trait LockGuard: Send + Sync + fmt::Debug {}
 pub enum OpenMode {
     /// Reads; may be served from the client's cache.
     Read,
-    /// Reads that see what other hosts have synced; never a cached page or length.
+    /// Reads that see what other hosts have synced; never a cached page or length, nor bytes that this host's
+    /// kernel still holds after their sync has failed. May see bytes that are not durable yet (see
+    /// [`Substrate::make_durable`]).
     ReadUncached,
     /// Reads and writes an existing file of ours.
     Write,

@@ -2,14 +2,13 @@
 //!
 //! The root is held as a descriptor and every path is resolved below it, so a root that is renamed or mounted over
 //! stays the same directory. The page cache of one host is coherent: what one process wrote is what every later
-//! read of this host returns, so uncached reads are plain reads here. Safe from any thread; the only lock is held
-//! across `syncfs`, by design (see [`Local::sync_tree`]).
+//! read of this host returns. What it is not is honest after a failed sync, so an uncached open drops what is cached
+//! of the file first. Safe from any thread; the only lock is held across `syncfs`, by design (see `sync_tree`).
 
 mod file;
 mod records;
 
 use std::io;
-use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,6 +144,18 @@ impl Local {
     }
 }
 
+/// Makes later reads come from the disk, dirty pages excepted.
+///
+/// After a failed sync, of whomever, the kernel holds pages that are marked clean and are not on the disk: reads
+/// return them, and a later sync of the file succeeds without having written them.
+fn drop_cached_pages(fd: &OwnedFd, path: &Path) -> Result<()> {
+    match fadvise(fd, 0, None, Advice::DontNeed) {
+        // A file system that keeps no pages.
+        Ok(()) | Err(Errno::INVAL | Errno::NOSYS) => Ok(()),
+        Err(error) => Err(Error::new(Operation::Sync, path, error.into())),
+    }
+}
+
 fn entry_kind(found: FileType) -> EntryKind {
     match found {
         FileType::RegularFile => EntryKind::File,
@@ -256,22 +267,22 @@ impl Substrate for Local {
 
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         let fd = match mode {
-            OpenMode::Read | OpenMode::ReadUncached => self.open_file(path, OFlags::RDONLY)?,
+            OpenMode::Read => self.open_file(path, OFlags::RDONLY)?,
+            OpenMode::ReadUncached => {
+                let fd = self.open_file(path, OFlags::RDONLY)?;
+                drop_cached_pages(&fd, path)?;
+                fd
+            }
             OpenMode::Write => self.open_file(path, OFlags::RDWR)?,
             OpenMode::CreateNew => self.create_file(path)?,
         };
         Ok(Arc::new(LocalFile::new(fd, path)))
     }
 
-    fn make_durable(&self, path: &Path, length: u64) -> Result<()> {
+    fn make_durable(&self, path: &Path, _length: u64) -> Result<()> {
         let fd = self.open_file(path, OFlags::RDONLY)?;
         retry_on_intr(|| fdatasync(&fd)).at(Operation::Sync, path)?;
-        // After a failed sync (of anybody) the kernel may hold pages that are marked clean and are not on disk.
-        // Dropping the cached pages makes the next read return what the disk has.
-        if let Some(length) = NonZeroU64::new(length) {
-            fadvise(&fd, 0, Some(length), Advice::DontNeed).at(Operation::Sync, path)?;
-        }
-        Ok(())
+        drop_cached_pages(&fd, path)
     }
 
     fn create_records(&self, path: &Path, records: u64) -> Result<()> {
