@@ -139,6 +139,10 @@ impl Connection {
     pub async fn run(mut self) -> Ended {
         let shutdown = self.shared.shutdown.clone();
         loop {
+            // Looked at once a round: a phase that begins while an answer is written must not be taken for one that
+            // this connection has heard of.
+            let draining = shutdown.phase() >= Phase::Draining;
+            self.closed_for_reading |= draining;
             self.start();
             if self.closed_for_reading {
                 self.drop_what_nobody_reads();
@@ -146,7 +150,7 @@ impl Connection {
                     return Ended::Orderly;
                 }
             }
-            match self.event(&shutdown).await {
+            match self.event(&shutdown, draining).await {
                 Event::Frame(Ok(frame)) => self.accept(frame),
                 Event::Frame(Err(FrameError::Closed)) => self.closed_for_reading = true,
                 Event::Frame(Err(error)) => return Ended::Frame(error),
@@ -163,7 +167,7 @@ impl Connection {
                 Event::Deadline if self.reader.is_inside_frame() => return Ended::ReceiveStalled,
                 Event::Deadline => return Ended::Idle,
                 Event::Phase if shutdown.phase() >= Phase::Stopped => return Ended::Orderly,
-                Event::Phase => self.closed_for_reading = true,
+                Event::Phase => {}
             }
         }
     }
@@ -223,10 +227,9 @@ impl Connection {
         }
     }
 
-    async fn event(&mut self, shutdown: &Shutdown) -> Event {
+    async fn event(&mut self, shutdown: &Shutdown, draining: bool) -> Event {
         let may_read = self.may_read();
         let deadline = self.deadline();
-        let draining = shutdown.phase() >= Phase::Draining;
         let next_phase = if draining { Phase::Stopped } else { Phase::Draining };
         let replies = Front(&mut self.started);
         let staging = Step(self.staging.as_mut());
