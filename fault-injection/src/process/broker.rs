@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(2);
 /// How long a killed process may take to be gone. It is long only if it hangs in the file system.
 const GONE_WITHIN: Duration = Duration::from_secs(20);
 
-/// A broker process, killed when dropped.
+/// A broker process, killed when dropped. If that is because a test fails, what it said is printed.
 #[derive(Debug)]
 pub struct BrokerProcess {
     child: Child,
@@ -61,7 +61,6 @@ impl BrokerProcess {
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.wait_for_end(GONE_WITHIN)?;
-                    self.stderr.finish();
                     return Err(ProcessError::EndedEarly { status, said: self.said() });
                 }
             }
@@ -121,6 +120,9 @@ impl BrokerProcess {
         match wait_at_most(&mut self.child, limit)? {
             Some(status) => {
                 self.ended = Some(status);
+                // From now on everything it said can be asked for.
+                self.stdout.finish();
+                self.stderr.finish();
                 Ok(status)
             }
             None => Err(ProcessError::StillRunning { pid: self.pid(), waited: limit, said: self.said() }),
@@ -193,9 +195,9 @@ impl BrokerProcess {
 impl Drop for BrokerProcess {
     fn drop(&mut self) {
         // Nothing can be done about a process that does not die.
-        if self.kill().is_ok() {
-            self.stdout.finish();
-            self.stderr.finish();
+        let _ = self.kill();
+        if std::thread::panicking() {
+            eprintln!("--- what the broker {} said:\n{}---", self.pid(), self.said());
         }
     }
 }
