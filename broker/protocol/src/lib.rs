@@ -47,8 +47,9 @@
 //!
 //! Rules that hold for every message:
 //!
-//! - Lengths and counts are checked against the bytes that remain before memory is reserved; bytes after the end, null
-//!   where it is not allowed, invalid UTF-8, tags that repeat or descend are errors that name message, field and offset.
+//! - Lengths and counts are checked against the bytes that remain before memory is reserved; bytes after the end (but see
+//!   [`Message::decode_prefix`]), null where it is not allowed, invalid UTF-8, tags that repeat or descend are errors that
+//!   name message, field and offset.
 //! - Unknown tagged fields are skipped and not kept. A known tag in a version without it is an error, as in Kafka.
 //! - A field that the version does not have must hold its default when it is encoded, unless its table calls it
 //!   `ignorable`: then it is dropped.

@@ -63,20 +63,18 @@ pub trait Message: Sized + Clone + Debug + Default + PartialEq {
     /// Errors on anything that is not exactly one message of that version, without having reserved memory beyond a small
     /// multiple of what was really there.
     fn decode(version: i16, body: Bytes) -> Result<Self, DecodeError> {
-        if !Self::VERSIONS.contains(version) {
-            let VersionRange { min, max } = Self::VERSIONS;
-            return Err(DecodeError::new(DecodeContext {
-                message: Self::NAME,
-                version,
-                field: "version",
-                offset: 0,
-                kind: DecodeErrorKind::UnsupportedVersion { min, max },
-            }));
-        }
-        let mut reader = Reader::new(body, Self::NAME, version, version >= Self::FLEXIBLE_FROM);
-        let message = Self::read(&mut reader)?;
+        let (message, reader) = read_one(version, body)?;
         reader.finish()?;
         Ok(message)
+    }
+
+    /// As [`decode`](Self::decode), but bytes may follow the message; their number is returned with it.
+    ///
+    /// For requests: Kafka's brokers do not look at what follows one, and librdkafka up to 2.16 at least sends a Metadata
+    /// request (version 9 and above, all topics) that is three bytes longer than it should be.
+    fn decode_prefix(version: i16, body: Bytes) -> Result<(Self, usize), DecodeError> {
+        let (message, reader) = read_one(version, body)?;
+        Ok((message, reader.remaining()))
     }
 
     /// Appends the body to `out`; on an error `out` is as it was.
@@ -95,6 +93,23 @@ pub trait Message: Sized + Clone + Debug + Default + PartialEq {
         }
         result
     }
+}
+
+/// Reads a message from the beginning of `body`.
+fn read_one<M: Message>(version: i16, body: Bytes) -> Result<(M, Reader), DecodeError> {
+    if !M::VERSIONS.contains(version) {
+        let VersionRange { min, max } = M::VERSIONS;
+        return Err(DecodeError::new(DecodeContext {
+            message: M::NAME,
+            version,
+            field: "version",
+            offset: 0,
+            kind: DecodeErrorKind::UnsupportedVersion { min, max },
+        }));
+    }
+    let mut reader = Reader::new(body, M::NAME, version, version >= M::FLEXIBLE_FROM);
+    let message = M::read(&mut reader)?;
+    Ok((message, reader))
 }
 
 /// A message from a client.

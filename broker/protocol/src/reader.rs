@@ -53,7 +53,7 @@ impl Reader {
         self.version
     }
 
-    fn remaining(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.body.len() - self.position
     }
 

@@ -107,8 +107,9 @@ where
     Q::Response: Send,
 {
     let version = context.version;
-    match Q::decode(version, body) {
-        Ok(request) => {
+    // Bytes behind a request are not looked at, as in Kafka.
+    match Q::decode_prefix(version, body) {
+        Ok((request, _)) => {
             let answer = handle(context, request);
             Call::Alone { reply: Box::pin(async move { reply(id, version, &answer.await) }), droppable }
         }
