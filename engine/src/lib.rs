@@ -101,6 +101,7 @@ mod reserve;
 mod settings;
 mod timer;
 pub mod types;
+pub mod verify;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use commit::{AppendOutcome, Appended};

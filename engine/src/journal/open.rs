@@ -199,8 +199,18 @@ fn find(substrate: &dyn Substrate, dir: &Path) -> Result<Found, OpenError> {
     let path = path_of(dir, JOURNAL, newest);
     // Its last coordinator may have died between a write and its sync.
     substrate.make_durable(&path, MAX_FILE_BYTES as u64)?;
+    Ok(read_newest(substrate, dir, newest)?.0)
+}
+
+/// What a journal file and its snapshot hold, and how many of the file's bytes that is, of how many.
+fn read_newest(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    newest: FileVersion,
+) -> Result<(Found, u64, u64), OpenError> {
+    let path = path_of(dir, JOURNAL, newest);
     let bytes = read_small(substrate, &path, MAX_FILE_BYTES)?;
-    let Parsed { header, lines, .. } = parse_file(&bytes).map_err(|damaged| OpenError::Damaged {
+    let Parsed { header, lines, valid_bytes } = parse_file(&bytes).map_err(|damaged| OpenError::Damaged {
         path: path.clone(),
         offset: damaged.offset,
         reason: damaged.reason,
@@ -217,7 +227,31 @@ fn find(substrate: &dyn Substrate, dir: &Path) -> Result<Found, OpenError> {
             Some((version, state))
         }
     };
-    Ok(Found { newest: Some(newest), snapshot, lines, last_sequence: Sequence(last) })
+    let found = Found { newest: Some(newest), snapshot, lines, last_sequence: Sequence(last) };
+    Ok((found, valid_bytes, bytes.len() as u64))
+}
+
+/// The newest journal file of a slot, as `kaas-engine verify` sees it.
+pub(crate) struct Inspected {
+    pub(crate) path: PathBuf,
+    /// Length of the file.
+    pub(crate) bytes: u64,
+    /// How much of it can be read; the rest is a torn write.
+    pub(crate) valid_bytes: u64,
+}
+
+/// Reads what a successor would read, without a claim and without writing anything. `None` for an empty slot.
+pub(crate) fn inspect(substrate: &dyn Substrate, dir: &Path) -> Result<Option<Inspected>, OpenError> {
+    let Some(newest) = versioned::list(substrate, dir, JOURNAL)?.pop() else { return Ok(None) };
+    let path = path_of(dir, JOURNAL, newest);
+    let (found, valid_bytes, bytes) = read_newest(substrate, dir, newest)?;
+    replay(&path, &found)?;
+    Ok(Some(Inspected { path, bytes, valid_bytes }))
+}
+
+/// The version that the name of a journal or snapshot file stands for.
+pub(crate) fn is_journal_file(name: &std::ffi::OsStr) -> Option<FileVersion> {
+    JOURNAL.parse(name).or_else(|| SNAPSHOT.parse(name))
 }
 
 fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value), OpenError> {

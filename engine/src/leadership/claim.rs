@@ -64,7 +64,7 @@ fn claim_name(epoch: Epoch) -> String {
 }
 
 /// The epoch that a claim file's name stands for.
-pub(super) fn parse_name(name: &OsStr) -> Option<Epoch> {
+pub(crate) fn parse_name(name: &OsStr) -> Option<Epoch> {
     let name = name.to_str()?;
     let epoch = Epoch::new(u32::from_str_radix(name.strip_prefix("claim.")?, 16).ok()?)?;
     (name == claim_name(epoch)).then_some(epoch)

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kaas_substrate::{EntryKind, ErrorClass, RecordFile, Substrate};
 use parking_lot::Mutex;
 
+pub(crate) use self::claim::parse_name as claim_epoch;
 pub use self::claim::{ClaimError, claim};
 use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, highest, records};

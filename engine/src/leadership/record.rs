@@ -84,7 +84,7 @@ impl FenceRecord {
     }
 
     /// What the bytes say, read at the place of `epoch`.
-    pub(super) fn decode(record: &Record, epoch: Epoch) -> Self {
+    pub(crate) fn decode(record: &Record, epoch: Epoch) -> Self {
         if record.iter().all(|byte| *byte == 0) {
             return Self::Unclaimed;
         }

@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 all is well, 1 something was found, 2 it could not run.
 
+mod verify;
+
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,6 +27,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Dump(DumpArgs),
+    Verify(verify::VerifyArgs),
 }
 
 /// Shows what is in a file or directory: batches, index entries, transactions, metadata.
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match cli.command {
         Command::Dump(args) => run_dump(&args),
+        Command::Verify(args) => verify::run(&args),
     }
 }
 

@@ -1,0 +1,353 @@
+//! What verify finds, how bad it is, and what to do about it.
+//!
+//! Every kind of finding has a stable code (kebab-case in JSON), one severity, and two sentences for whoever reads
+//! it at night: what it means, and what to do. The `problem` of a finding is the particular case.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// As it should be, or what the next leader clears away by itself.
+    Info,
+    /// No committed record is missing: derived data is wrong, or something does not belong there.
+    Warning,
+    /// Records are lost or unreadable, or the partition cannot be opened.
+    Error,
+}
+
+impl Severity {
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+macro_rules! kinds {
+    ($($name:ident $severity:ident $meaning:literal $action:literal;)*) => {
+        /// What kind of finding.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Kind {
+            $(#[doc = $meaning] $name,)*
+        }
+
+        impl Kind {
+            /// Every kind.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// How bad findings of this kind are.
+            pub fn severity(self) -> Severity {
+                match self { $(Self::$name => Severity::$severity,)* }
+            }
+
+            /// What it means.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$name => $meaning,)* }
+            }
+
+            /// What to do.
+            pub fn action(self) -> &'static str {
+                match self { $(Self::$name => $action,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    // Records.
+    DamagedBatch Error
+        "Records that count cannot be read; consumers that reach these offsets get an error."
+        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+    OutOfSequence Error
+        "A batch stands where its offset or leader epoch does not belong; offsets here cannot be trusted."
+        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+    ShortSegment Error
+        "Committed records at the end of the segment are gone."
+        "Look for the cause on the volume (it cut off synced bytes); restore the file from a backup or snapshot.";
+    MissingSegment Error
+        "All records of the segment are gone, and the partition cannot be opened."
+        "Restore the file from a backup or snapshot of the volume.";
+    WrongEnd Error
+        "The manifest and the segment disagree about where the segment ends; the records around it are in doubt."
+        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+    DamagedTail Error
+        "The next leader ends the log here and drops whole batches behind it, which may have been acknowledged."
+        "Keep the partition closed; copy the directory; restore the segment from a backup or snapshot.";
+    CommittedRecordsMissing Error
+        "Records that were committed are not there any more."
+        "Look for the cause on the volume (it lost synced bytes); restore the files from a backup or snapshot.";
+    SegmentsDoNotFollow Error
+        "The segments leave a gap or overlap, and the partition cannot be opened."
+        "Find out which segment is missing or foreign; restore the directory from a backup or snapshot.";
+    SegmentWithoutManifest Error
+        "The leader that wrote the segment also wrote a manifest, which is gone; the partition cannot be opened."
+        "Restore the manifest from a backup or snapshot of the volume.";
+    TornTail Warning
+        "What a crash left of a last write. It was never acknowledged, unless the volume has lost synced bytes."
+        "Nothing: the next leader begins a new segment in front of it.";
+    SegmentBehindRelease Warning
+        "Its leader had closed the partition; the records in this segment do not count."
+        "Tell the maintainers, with the directory's listing and manifest.";
+    DeadBytes Info
+        "A deposed leader's bytes behind what counts; never served."
+        "Nothing: they go with the segment.";
+    DeadSegment Info
+        "No later leader needs it: a crash left it, or a deposed leader wrote it."
+        "Nothing: the leader removes it.";
+    EmptySegment Info
+        "Created and never written to."
+        "Nothing: the next leader removes it.";
+
+    // What says which bytes count.
+    ManifestMissing Error
+        "Nothing says which records count, and the partition cannot be opened."
+        "Restore the manifest from a backup or snapshot of the volume.";
+    ManifestDamaged Error
+        "Nothing says which records count, and the partition cannot be opened."
+        "Restore the manifest from a backup or snapshot of the volume; do not delete it.";
+    ManifestImpossible Error
+        "The manifest contradicts itself; the partition cannot be opened, or serves wrong offsets."
+        "Restore the manifest from a backup or snapshot of the volume; do not delete it.";
+    ManifestSummary Warning
+        "Retention by time and lookups by time may choose wrongly for this segment. The records are in order."
+        "Tell the maintainers; the records themselves are whole.";
+    LogStartOutOfRange Error
+        "The log start offset lies outside of the log: records are missing, or the partition cannot be opened."
+        "Restore the directory from a backup or snapshot of the volume.";
+    NewerFormat Error
+        "A newer version of kaas wrote it; this one cannot judge it, nor open it."
+        "Use the newer version.";
+    NeverServed Info
+        "It was claimed, but no leader has come far enough to write anything."
+        "Nothing.";
+    CheckpointDamaged Error
+        "The next open stops at it. The records are in order."
+        "With the partition closed, move the file aside: the next open then scans the whole segment.";
+    CheckpointWrong Error
+        "An open after a crash would begin its scan in the wrong place and cut the log off there."
+        "With the partition closed, move the file aside: the next open then scans the whole segment.";
+    CheckpointUnused Warning
+        "It cannot be read, but nothing needs it."
+        "Nothing: the leader removes it.";
+
+    // Producers.
+    SnapshotMissing Error
+        "The partition cannot be opened. The records are in order; what is missing is what recognises retries."
+        "Restore the file from a backup or snapshot of the volume.";
+    SnapshotDamaged Error
+        "The partition cannot be opened. The records are in order; what is damaged is what recognises retries."
+        "Restore the file from a backup or snapshot of the volume.";
+    SnapshotDiffers Warning
+        "A producer's retry may be taken for new, or a new batch refused, after the next open."
+        "Tell the maintainers; the records themselves are whole.";
+    ProducersNotCompared Info
+        "The producer snapshots could not be compared with the log."
+        "Nothing.";
+
+    // Indexes.
+    IndexMissing Warning
+        "Derived data is gone; the leader walks through the log instead, and lookups are slower."
+        "Nothing: it is rebuilt from the log.";
+    IndexDamaged Warning
+        "Derived data cannot be read; the leader walks through the log instead, and lookups are slower."
+        "Nothing: it is rebuilt from the log.";
+    IndexWrong Warning
+        "Lookups by offset or by time may fail or answer wrongly. The records are in order."
+        "With the partition closed, move the segment's index files aside: they are rebuilt from the log.";
+    TxnIndexWrong Error
+        "Consumers with read_committed may see aborted records, or miss committed ones. The records are in order."
+        "With the partition closed, restore the file from a backup or snapshot of the volume.";
+    OrphanIndex Info
+        "Its segment is gone."
+        "Nothing: the leader removes it.";
+
+    // Who leads.
+    FenceMissing Error
+        "Nobody can lead, and the partition cannot be opened."
+        "Restore the directory from a backup or snapshot of the volume; do not create the file by hand.";
+    FenceDamaged Error
+        "The leader cannot tell whether it still leads, and stops serving."
+        "Assign the partition to a leader at a higher epoch (restart the broker): its claim heals the record.";
+    FenceRecordDamaged Warning
+        "An old epoch's record is damaged. Whoever leads is not concerned."
+        "Nothing: the next claim goes on above it.";
+    FenceGap Error
+        "A deposed leader that asks this record would believe that it still leads."
+        "Stop every broker that may have led this partition, then assign it at a higher epoch.";
+    FenceBehind Error
+        "The fence has lost records: an old leader may believe that it still leads."
+        "Stop every broker that may have led this partition, then restore the fence from a backup or snapshot.";
+    FenceShort Warning
+        "The fence has not the length that its leader gave it."
+        "Nothing: the next claim extends it.";
+    ClaimDamaged Warning
+        "The claim file cannot be read; whoever made it is gone, or the volume lost it."
+        "Nothing: a higher epoch is claimed.";
+    ClaimDisagrees Error
+        "The claim file and the fence name different owners of one epoch: two brokers may both think they lead."
+        "Stop both brokers, then start one: it claims a higher epoch. Tell the maintainers.";
+    ClaimMissing Warning
+        "The claim file of the highest epoch is gone; its fence record still protects it."
+        "Nothing: the next claim writes one.";
+    ClaimUnfinished Info
+        "Somebody began to claim this epoch and did not come to its end, or is doing so now."
+        "Nothing: the next claim goes on above it.";
+
+    // Whose directory it is.
+    IdentityMissing Error
+        "Nothing says which partition the directory belongs to, and it cannot be opened."
+        "Restore partition.json from a backup or snapshot of the volume.";
+    IdentityDamaged Error
+        "Nothing says which partition the directory belongs to, and it cannot be opened."
+        "Restore partition.json from a backup or snapshot of the volume.";
+    ForeignDirectory Error
+        "The directory belongs to another partition, or to a former topic of that name; it is not served."
+        "Find out how it came here; move it to where it belongs.";
+
+    // Topics and what is around them.
+    TopicIdMissing Error
+        "The directory is not served as a topic."
+        "Restore topic-id.json from a backup or snapshot, or move the directory out of the data directory.";
+    TopicIdDamaged Error
+        "The topic is left out by the broker, and its name stays taken."
+        "Restore topic-id.json from a backup or snapshot of the volume.";
+    TopicConfigDamaged Error
+        "The topic is left out by the broker, and its name stays taken."
+        "Restore the file from a backup or snapshot; or move it aside, which takes the topic's configs back to an older version or to the defaults.";
+    PartitionMissing Error
+        "All records of the partition are gone, and the topic is left out by the broker."
+        "Restore the partition's directory from a backup or snapshot of the volume.";
+    ClusterMetaDamaged Error
+        "The broker does not start."
+        "Restore cluster/meta.json from a backup or snapshot of the volume.";
+    SettingsDamaged Error
+        "The broker does not start."
+        "Restore the file from a backup or snapshot, or move it aside and set the configs anew.";
+    JournalDamaged Error
+        "Acknowledged entries (committed offsets, transaction states) cannot be read; the slot cannot be opened."
+        "Copy the directory before anything else, then restore it from a backup or snapshot of the volume.";
+
+    // What lies about.
+    UnknownFile Warning
+        "kaas did not make it, or under another name."
+        "Find out whose it is; move it out of the data directory.";
+    Temporary Info
+        "A file that was being written when its writer stopped, or is being written now."
+        "Nothing: the leader removes it.";
+    Replaced Info
+        "A newer version of the file counts."
+        "Nothing: the leader removes it.";
+    Unfinished Info
+        "A topic or partition that was being created, or is being created now."
+        "Nothing: the controller removes what is left over.";
+    Deleted Info
+        "A deleted topic whose files are being removed."
+        "Nothing: the controller goes on with it.";
+
+    // The check itself.
+    Unreadable Error
+        "The volume gave an error; what is in the file is not known."
+        "Check the volume, the kernel's log, and who may read the file; then run this again.";
+    InProgress Info
+        "A leader is at work here, and this changed while it was looked at."
+        "Nothing; run this again for a second look.";
+    NotShown Warning
+        "More was found in this directory than is listed."
+        "Deal with what is listed first, then run this again.";
+}
+
+impl Kind {
+    /// The stable code, as in JSON.
+    pub fn code(self) -> String {
+        let name = format!("{self:?}");
+        let mut code = String::with_capacity(name.len() + 4);
+        for (at, letter) in name.chars().enumerate() {
+            if letter.is_ascii_uppercase() && at > 0 {
+                code.push('-');
+            }
+            code.push(letter.to_ascii_lowercase());
+        }
+        code
+    }
+}
+
+/// One thing that was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub severity: Severity,
+    #[serde(rename = "code")]
+    pub kind: Kind,
+    /// The file or directory, relative to the volume's root.
+    pub file: PathBuf,
+    /// Byte in the file, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    /// Offset of a record, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offset: Option<i64>,
+    /// What is wrong.
+    pub problem: String,
+    /// What it means.
+    pub meaning: &'static str,
+    /// What to do.
+    pub action: &'static str,
+    /// Whether a live leader's work may have looked like this: the partition is then looked at again.
+    #[serde(skip)]
+    pub(super) racy: bool,
+}
+
+impl Finding {
+    /// A finding about `file`.
+    pub(super) fn new(kind: Kind, file: &Path, problem: impl Into<String>) -> Self {
+        Self {
+            severity: kind.severity(),
+            kind,
+            file: file.to_owned(),
+            position: None,
+            offset: None,
+            problem: problem.into(),
+            meaning: kind.meaning(),
+            action: kind.action(),
+            racy: true,
+        }
+    }
+
+    pub(super) fn at(mut self, position: u64) -> Self {
+        self.position = Some(position);
+        self
+    }
+
+    pub(super) fn offset(mut self, offset: crate::types::Offset) -> Self {
+        self.offset = Some(offset.0);
+        self
+    }
+
+    /// About bytes that nobody changes any more: a second look would say the same.
+    pub(super) fn certain(mut self) -> Self {
+        self.racy = false;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_json_and_texts_are_sentences() {
+        for kind in Kind::ALL {
+            let json = serde_json::to_string(kind).unwrap();
+            assert_eq!(json, format!("\"{}\"", kind.code()));
+            assert!(kind.meaning().ends_with('.') && kind.action().ends_with('.'), "{kind:?}");
+        }
+        assert_eq!(Kind::DamagedBatch.code(), "damaged-batch");
+    }
+}

@@ -1,0 +1,272 @@
+//! Who may lead: the fence, record by record, and the claim files beside it.
+//!
+//! The fence is read through an ordinary handle, so that verify needs no permission to write. A claim that is being
+//! made just now may show a torn record or one without its neighbours: such findings make for a second look.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use kaas_substrate::{OpenMode, RECORD_BYTES, read_small};
+use serde::Deserialize;
+
+use super::Context;
+use super::finding::{Finding, Kind, Severity};
+use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord};
+use crate::types::Epoch;
+
+/// Records that are read at once.
+const RECORDS_PER_READ: usize = 512;
+
+/// Damaged records of one fence that are told one by one.
+const DAMAGED_SHOWN_MAX: usize = 8;
+
+/// Largest claim file that is read.
+const CLAIM_BYTES_MAX: usize = 64 << 10;
+
+/// What the fence says.
+#[derive(Debug, Default)]
+struct Fence {
+    /// Bytes of the file.
+    length: u64,
+    /// Records that are not zeros, lowest first.
+    used: Vec<(u64, FenceRecord)>,
+}
+
+/// A claim file; for people, and to recognise a claim of one's own.
+#[derive(Debug, Deserialize)]
+struct ClaimFile {
+    format: u64,
+    epoch: u32,
+    broker_id: i32,
+    incarnation: String,
+}
+
+/// Checks the fence and the claims of `dir`. `written` is the highest epoch whose leader left a file behind.
+/// The highest epoch that is claimed, if there is one.
+pub(super) fn check(
+    context: &Context<'_>,
+    dir: &Path,
+    claims: &BTreeSet<Epoch>,
+    written: Option<Epoch>,
+    findings: &mut Vec<Finding>,
+) -> Option<Epoch> {
+    let path = dir.join(FENCE_NAME);
+    let mut fence = match read(context, &path) {
+        Ok(fence) => fence,
+        Err(error) => {
+            let kind = if error.is_not_found() { Kind::FenceMissing } else { Kind::Unreadable };
+            findings.push(Finding::new(kind, &path, error.to_string()));
+            return None;
+        }
+    };
+    if judge(&fence, &path, written).iter().any(|finding| finding.severity > Severity::Info) {
+        // A claim may be under way.
+        thread::sleep(context.options.second_look_after);
+        fence = read(context, &path).unwrap_or(fence);
+    }
+    findings.extend(judge(&fence, &path, written));
+    check_claims(context, dir, claims, &fence, findings);
+    highest_claimed(&fence)
+}
+
+fn read(context: &Context<'_>, path: &Path) -> Result<Fence, kaas_substrate::Error> {
+    let file = context.substrate.open(path, OpenMode::ReadUncached)?;
+    let mut fence = Fence { length: file.length()?, used: Vec::new() };
+    let mut buffer = vec![0; RECORDS_PER_READ * RECORD_BYTES];
+    let mut index = 0;
+    loop {
+        let read = file.read_at(&mut buffer, index * RECORD_BYTES as u64)?;
+        let (records, _) = buffer.get(..read).unwrap_or_default().as_chunks::<RECORD_BYTES>();
+        for (record, at) in records.iter().zip(index..) {
+            let decoded = match u32::try_from(at).ok().and_then(Epoch::new) {
+                Some(epoch) => FenceRecord::decode(record, epoch),
+                None => FenceRecord::Damaged(Damage::Field),
+            };
+            if decoded != FenceRecord::Unclaimed {
+                fence.used.push((at, decoded));
+            }
+        }
+        index += records.len() as u64;
+        if records.len() < RECORDS_PER_READ {
+            return Ok(fence);
+        }
+    }
+}
+
+fn highest_claimed(fence: &Fence) -> Option<Epoch> {
+    let claimed = fence.used.iter().rev().find(|(_, record)| matches!(record, FenceRecord::Claimed { .. }));
+    claimed.and_then(|(at, _)| u32::try_from(*at).ok()).and_then(Epoch::new)
+}
+
+/// What is wrong with the fence itself.
+fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let position = |at: u64| at * RECORD_BYTES as u64;
+    let vouches = |record: &FenceRecord| matches!(record, FenceRecord::Claimed { .. } | FenceRecord::Born);
+    let top = fence.used.iter().rev().find(|(_, record)| vouches(record)).map_or(0, |(at, _)| *at);
+    let born =
+        fence.used.iter().rev().find(|(_, record)| *record == FenceRecord::Born).map_or(0, |(at, _)| *at);
+
+    let damaged = fence.used.iter().filter_map(|(at, record)| match record {
+        FenceRecord::Damaged(damage) => Some((*at, damage)),
+        _ => None,
+    });
+    // Those at the top come first: they concern whoever leads now.
+    for (at, damage) in damaged.rev().take(DAMAGED_SHOWN_MAX) {
+        let kind = if at < top { Kind::FenceRecordDamaged } else { Kind::FenceDamaged };
+        findings.push(Finding::new(kind, path, format!("record of epoch {at}: {damage}")).at(position(at)));
+    }
+    // Below the highest claim everything is used, back to the birth.
+    let mut next = born + 1;
+    for (at, _) in &fence.used {
+        if *at >= next && next < top {
+            if *at > next {
+                let problem =
+                    format!("epochs {next} to {} below the claimed epoch {top} have no record", at - 1);
+                findings.push(Finding::new(Kind::FenceGap, path, problem).at(position(next)));
+            }
+            next = at + 1;
+        }
+    }
+    let behind: Vec<_> = fence.used.iter().filter(|(at, _)| *at > top).collect();
+    if let Some((at, FenceRecord::Skipped { by })) = behind.first().map(|(at, record)| (at, record)) {
+        let problem = format!("epoch {by} has skipped epoch {at} and has no record of its own");
+        findings.push(Finding::new(Kind::ClaimUnfinished, path, problem).at(position(*at)));
+    }
+    if let Some(written) = written
+        && u64::from(written.get()) > fence.used.last().map_or(0, |(at, _)| *at)
+    {
+        let problem =
+            format!("a leader of epoch {written} has left files behind; the fence knows nothing of it");
+        findings.push(Finding::new(Kind::FenceBehind, path, problem).at(position(u64::from(written.get()))));
+    }
+    let needed = position(top + 2);
+    if fence.length < needed || !fence.length.is_multiple_of(RECORD_BYTES as u64) {
+        let problem = format!("it has {} bytes; the leader of epoch {top} needs {needed}", fence.length);
+        findings.push(Finding::new(Kind::FenceShort, path, problem));
+    }
+    findings
+}
+
+fn check_claims(
+    context: &Context<'_>,
+    dir: &Path,
+    claims: &BTreeSet<Epoch>,
+    fence: &Fence,
+    findings: &mut Vec<Finding>,
+) {
+    let record_of = |epoch: Epoch| {
+        let at = fence.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
+        fence.used.get(at).map(|(_, record)| record)
+    };
+    for epoch in claims {
+        let path = claim_path(dir, *epoch);
+        let claim = match read_claim(context, &path, *epoch) {
+            Ok(Some(claim)) => claim,
+            // Collected since the listing.
+            Ok(None) => continue,
+            Err(finding) => {
+                findings.push(*finding);
+                continue;
+            }
+        };
+        let unfinished = match record_of(*epoch) {
+            Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
+            Some(FenceRecord::Claimed { owner }) => {
+                let problem = format!(
+                    "it names broker {} ({}), the fence broker {} ({})",
+                    claim.broker_id, claim.incarnation, owner.broker_id, owner.incarnation
+                );
+                findings.push(Finding::new(Kind::ClaimDisagrees, &path, problem));
+                continue;
+            }
+            Some(FenceRecord::Skipped { by }) => format!("epoch {by} skipped it"),
+            Some(FenceRecord::Born) => "the directory was born after it".to_owned(),
+            Some(FenceRecord::Damaged(_)) => continue,
+            Some(FenceRecord::Unclaimed) | None => "the fence has no record of it".to_owned(),
+        };
+        findings.push(Finding::new(Kind::ClaimUnfinished, &path, unfinished));
+    }
+    if let Some(highest) = highest_claimed(fence).filter(|highest| !claims.contains(highest)) {
+        let problem = "the highest epoch's claim file is not there";
+        findings.push(Finding::new(Kind::ClaimMissing, &claim_path(dir, highest), problem));
+    }
+}
+
+/// The claim's owner, to be compared with the fence's; an incarnation is cut to what a record holds.
+fn named_as(claim: &ClaimFile, owner: &Claimant) -> Claimant {
+    let kept = claim.incarnation.get(..owner.incarnation.len()).unwrap_or(&claim.incarnation);
+    let whole = owner.incarnation.len() >= claim.incarnation.len().min(128);
+    Claimant {
+        broker_id: claim.broker_id,
+        incarnation: if whole { kept.to_owned() } else { claim.incarnation.clone() },
+        assignment_version: owner.assignment_version,
+    }
+}
+
+fn claim_path(dir: &Path, epoch: Epoch) -> PathBuf {
+    dir.join(format!("claim.{:08x}", epoch.get()))
+}
+
+fn read_claim(context: &Context<'_>, path: &Path, epoch: Epoch) -> Result<Option<ClaimFile>, Box<Finding>> {
+    let finding = |kind, problem: String| Box::new(Finding::new(kind, path, problem));
+    let bytes = match read_small(context.substrate, path, CLAIM_BYTES_MAX) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(finding(Kind::Unreadable, error.to_string())),
+        Ok(bytes) => bytes,
+    };
+    if bytes.is_empty() {
+        return Err(finding(Kind::ClaimUnfinished, "it is empty".into()));
+    }
+    let claim: ClaimFile = serde_json::from_slice(&bytes)
+        .map_err(|error| finding(Kind::ClaimDamaged, format!("it cannot be read: {error}")))?;
+    if claim.format > 1 {
+        let problem = format!("it has format {}; this version of kaas reads up to 1", claim.format);
+        return Err(finding(Kind::NewerFormat, problem));
+    }
+    if claim.epoch != epoch.get() {
+        return Err(finding(Kind::ClaimDamaged, format!("it says epoch {}", claim.epoch)));
+    }
+    Ok(Some(claim))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(used: Vec<(u64, FenceRecord)>, written: u32) -> Vec<Kind> {
+        let fence = Fence { length: 64 * RECORD_BYTES as u64, used };
+        judge(&fence, Path::new("fence"), Epoch::new(written)).iter().map(|finding| finding.kind).collect()
+    }
+
+    fn claimed() -> FenceRecord {
+        let owner = Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 };
+        FenceRecord::Claimed { owner }
+    }
+
+    fn skipped(by: u32) -> FenceRecord {
+        FenceRecord::Skipped { by: Epoch::new(by).unwrap() }
+    }
+
+    #[test]
+    fn fences_in_order() {
+        assert_eq!(judged(vec![], 0), []);
+        assert_eq!(judged(vec![(1, claimed()), (2, claimed())], 2), []);
+        assert_eq!(judged(vec![(5, FenceRecord::Born)], 0), []);
+        assert_eq!(judged(vec![(5, FenceRecord::Born), (6, skipped(7)), (7, claimed())], 7), []);
+        assert_eq!(judged(vec![(1, skipped(3)), (2, skipped(3)), (3, claimed())], 1), []);
+    }
+
+    #[test]
+    fn fences_that_are_not() {
+        assert_eq!(judged(vec![(1, claimed()), (3, claimed())], 3), [Kind::FenceGap]);
+        assert_eq!(judged(vec![(5, FenceRecord::Born), (8, claimed())], 8), [Kind::FenceGap]);
+        assert_eq!(judged(vec![(3, claimed())], 3), [Kind::FenceGap]);
+        assert_eq!(judged(vec![(1, claimed()), (2, skipped(3))], 1), [Kind::ClaimUnfinished]);
+        assert_eq!(judged(vec![(1, claimed())], 2), [Kind::FenceBehind]);
+        let damaged = FenceRecord::Damaged(Damage::Magic);
+        assert_eq!(judged(vec![(1, damaged.clone()), (2, claimed())], 2), [Kind::FenceRecordDamaged]);
+        assert_eq!(judged(vec![(1, claimed()), (2, damaged)], 1), [Kind::FenceDamaged]);
+    }
+}

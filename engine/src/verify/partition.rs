@@ -1,0 +1,424 @@
+//! One partition directory: what counts according to its manifest, and everything in it against that.
+//!
+//! The rules of what counts are recovery's (`crate::log::recovery`), followed without writing anything.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use kaas_substrate::OpenMode;
+
+use super::finding::{Finding, Kind, Severity};
+use super::identity::{self, Expected};
+use super::leaders;
+use super::producers::{Expiry, Replay};
+use super::segment::{Counts, Extent, Planned, SegmentCheck};
+use super::view::{Read, View, log_path};
+use super::{Context, Examined};
+use crate::log::SegmentName;
+use crate::manifest::versioned::FileVersion;
+use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE, SegmentEntry};
+use crate::types::{Epoch, Offset};
+
+/// How often a partition that changes meanwhile is looked at.
+const LOOKS_MAX: usize = 3;
+
+/// Problems of one manifest, and unknown names, that are told one by one.
+const SHOWN_MAX: usize = 20;
+
+/// Looks at a partition; again if a leader's work may be what was found.
+pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) -> Examined {
+    let mut view = View::read(context.substrate, dir);
+    for look in 1.. {
+        let found = match view {
+            Ok(found) => found,
+            Err(error) => {
+                let finding = Finding::new(Kind::Unreadable, dir, error.to_string());
+                return Examined { findings: vec![finding], counts: Counts::default() };
+            }
+        };
+        let mut check = PartitionCheck::new(context, dir, &found);
+        check.run(expected);
+        let PartitionCheck { findings, counts, .. } = check;
+        let in_doubt = findings.iter().any(|finding| finding.racy && finding.severity > Severity::Info);
+        if !in_doubt {
+            return Examined { findings, counts };
+        }
+        thread::sleep(context.options.second_look_after);
+        view = View::read(context.substrate, dir);
+        let changed = view.as_ref().map_or(true, |again| *again != found);
+        if !changed || look >= LOOKS_MAX {
+            let mut examined = Examined { findings, counts };
+            if changed {
+                let problem =
+                    format!("it changed during each of {look} looks; what is found may be its leader's work");
+                examined.findings.push(Finding::new(Kind::InProgress, dir, problem));
+            }
+            return examined;
+        }
+    }
+    Examined::default()
+}
+
+/// One look.
+struct PartitionCheck<'a> {
+    context: &'a Context<'a>,
+    dir: &'a Path,
+    view: &'a View,
+    findings: Vec<Finding>,
+    counts: Counts,
+    /// Producer snapshots that something refers to.
+    snapshots_used: BTreeSet<FileVersion>,
+}
+
+impl<'a> PartitionCheck<'a> {
+    fn new(context: &'a Context<'a>, dir: &'a Path, view: &'a View) -> Self {
+        let (findings, counts, snapshots_used) = (Vec::new(), Counts::default(), BTreeSet::new());
+        Self { context, dir, view, findings, counts, snapshots_used }
+    }
+
+    fn tell(&mut self, kind: Kind, path: &Path, problem: impl Into<String>) {
+        self.findings.push(Finding::new(kind, path, problem));
+    }
+
+    fn manifest_path(&self) -> PathBuf {
+        match self.view.names.manifests.last() {
+            Some(version) => self.dir.join(MANIFEST.file_name(*version)),
+            None => self.dir.to_owned(),
+        }
+    }
+
+    fn run(&mut self, expected: &Expected) {
+        identity::check(self.context, self.dir, expected, &mut self.findings);
+        let names = &self.view.names;
+        let segments = names.logs.iter().map(|name| name.epoch);
+        let manifests = names.manifests.iter().map(|version| version.epoch);
+        let written = segments.chain(manifests).max();
+        leaders::check(self.context, self.dir, &names.claims, written, &mut self.findings);
+
+        let empty = Manifest::default();
+        let manifest = match &self.view.manifest {
+            Read::Found { version, content } => {
+                if content.epoch != version.epoch.get() {
+                    let problem = format!("it says epoch {}, its name {}", content.epoch, version.epoch);
+                    self.tell(Kind::ManifestImpossible, &self.manifest_path(), problem);
+                }
+                Some(content)
+            }
+            Read::Bad(finding) => {
+                self.findings.push((**finding).clone());
+                None
+            }
+            Read::Nothing => {
+                if !names.logs.is_empty() {
+                    let problem = format!("there are {} segments and no manifest", names.logs.len());
+                    self.tell(Kind::ManifestMissing, self.dir, problem);
+                } else if !names.claims.is_empty() {
+                    self.tell(Kind::NeverServed, self.dir, "there is no manifest and no segment");
+                }
+                (names.logs.is_empty()).then_some(&empty)
+            }
+        };
+        match manifest {
+            Some(manifest) => self.log(manifest),
+            None => self.segments_alone(),
+        }
+        self.strays(manifest.is_some());
+    }
+
+    /// Nothing says what counts: each segment for itself, as far as it goes.
+    fn segments_alone(&mut self) {
+        let view = self.view;
+        for name in &view.names.logs {
+            let planned = Planned { name: *name, extent: Extent::Tail, checkpoint: None };
+            let mut replay = Replay::new(name.base_offset, self.context.options.producers_max);
+            let check = SegmentCheck {
+                context: self.context,
+                dir: self.dir,
+                planned: &planned,
+                committed: Offset::ZERO,
+                replay: &mut replay,
+                counts: &mut self.counts,
+                findings: &mut self.findings,
+            };
+            check.run(name.base_offset);
+        }
+    }
+
+    /// The segments that count, in order, and what refers to them.
+    fn log(&mut self, manifest: &Manifest) {
+        self.check_manifest(manifest);
+        let mut plan = Vec::new();
+        self.plan_pinned(manifest, &mut plan);
+        self.plan_unpinned(manifest, &mut plan);
+        self.dead_segments(&plan);
+        let checkpoint = self.usable_checkpoint(manifest, &mut plan);
+
+        let next_offset = Offset(manifest.next_offset);
+        let start = plan.first().map_or(next_offset, |planned| planned.name.base_offset);
+        let mut replay = Replay::new(start, self.context.options.producers_max);
+        let references = [manifest.producer_state, checkpoint.and_then(|found| found.producer_state)];
+        for reference in references.into_iter().flatten() {
+            replay.expect(self.context.substrate, self.dir, Some(reference), &mut self.findings);
+            self.snapshots_used.extend(
+                Epoch::new(reference.epoch).map(|epoch| FileVersion { epoch, number: reference.number }),
+            );
+        }
+        let committed = Offset(manifest.high_watermark);
+        let (mut end, mut whole, mut has_tail) = (start, true, false);
+        for planned in &plan {
+            let base = planned.name.base_offset;
+            if whole && base != end && !matches!(planned.extent, Extent::Pinned(_)) {
+                let problem = format!("the segments before it end at offset {end}");
+                let finding =
+                    Finding::new(Kind::SegmentsDoNotFollow, &log_path(self.dir, planned.name), problem);
+                self.findings.push(finding.offset(base));
+                replay.break_off("the segments do not follow one another");
+            }
+            has_tail = matches!(planned.extent, Extent::Tail);
+            let check = SegmentCheck {
+                context: self.context,
+                dir: self.dir,
+                planned,
+                committed,
+                replay: &mut replay,
+                counts: &mut self.counts,
+                findings: &mut self.findings,
+            };
+            let outcome = check.run(base);
+            (end, whole) = (outcome.end, outcome.whole);
+        }
+        if plan.is_empty() {
+            let options = self.context.options;
+            let expiry = Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms };
+            replay.at(end, expiry, &mut self.findings);
+        }
+        replay.finish(self.dir, end, &mut self.findings);
+        if !has_tail && committed > end {
+            let problem = format!("the log ends at offset {end}; everything below {committed} was committed");
+            let finding = Finding::new(Kind::CommittedRecordsMissing, self.dir, problem);
+            self.findings.push(finding.offset(end));
+        }
+        self.check_log_start(manifest, start, end);
+    }
+
+    fn check_manifest(&mut self, manifest: &Manifest) {
+        let Manifest { log_start_offset, high_watermark, next_offset, .. } = *manifest;
+        let mut problems = Vec::new();
+        if log_start_offset < 0 || next_offset < 0 {
+            problems.push("an offset is negative".to_owned());
+        }
+        if high_watermark < log_start_offset {
+            problems.push(format!(
+                "the high watermark {high_watermark} is below the log start offset {log_start_offset}"
+            ));
+        }
+        if let Some(reference) = manifest.producer_state
+            && reference.offset != next_offset
+        {
+            problems.push(format!(
+                "its producer snapshot is of offset {}, its next offset is {next_offset}",
+                reference.offset
+            ));
+        }
+        for pair in manifest.segments.windows(2) {
+            if let [first, second] = pair
+                && first.end_offset != second.base_offset
+            {
+                problems.push(format!(
+                    "the segment at {} does not follow the one at {}, which ends at {}",
+                    second.base_offset, first.base_offset, first.end_offset
+                ));
+            }
+        }
+        if let Some(last) = manifest.segments.last().filter(|last| last.end_offset != next_offset) {
+            problems.push(format!(
+                "its segments end at offset {}, its next offset is {next_offset}",
+                last.end_offset
+            ));
+        }
+        for problem in problems.into_iter().take(SHOWN_MAX) {
+            self.tell(Kind::ManifestImpossible, &self.manifest_path(), problem);
+        }
+    }
+
+    fn check_log_start(&mut self, manifest: &Manifest, start: Offset, end: Offset) {
+        let log_start = Offset(manifest.log_start_offset);
+        let problem = if log_start > end {
+            format!("the log start offset {log_start} is behind the log's end at {end}")
+        } else if log_start < start {
+            format!("the log starts at offset {log_start}; its first segment begins at {start}")
+        } else {
+            return;
+        };
+        let finding = Finding::new(Kind::LogStartOutOfRange, &self.manifest_path(), problem);
+        self.findings.push(finding.offset(log_start));
+    }
+
+    fn plan_pinned(&mut self, manifest: &Manifest, plan: &mut Vec<Planned>) {
+        for entry in &manifest.segments {
+            let possible = entry.base_offset >= 0 && entry.end_offset > entry.base_offset;
+            let Some(epoch) = Epoch::new(entry.epoch).filter(|_| possible) else {
+                let SegmentEntry { epoch, base_offset, end_offset, .. } = entry;
+                let problem = format!(
+                    "the segment of epoch {epoch} from offset {base_offset} to {end_offset} is impossible"
+                );
+                self.tell(Kind::ManifestImpossible, &self.manifest_path(), problem);
+                // What follows it cannot be put in order.
+                break;
+            };
+            let name = SegmentName { epoch, base_offset: Offset(entry.base_offset) };
+            plan.push(Planned { name, extent: Extent::Pinned(entry.clone()), checkpoint: None });
+        }
+    }
+
+    fn plan_unpinned(&mut self, manifest: &Manifest, plan: &mut Vec<Planned>) {
+        let view = self.view;
+        for later in view.names.logs.iter().filter(|name| name.epoch.get() > manifest.epoch) {
+            let problem = format!("the highest manifest is of epoch {}", manifest.epoch);
+            self.tell(Kind::SegmentWithoutManifest, &log_path(self.dir, *later), problem);
+        }
+        let names: Vec<_> = behind(view, manifest).collect();
+        if manifest.released {
+            for name in names {
+                let path = log_path(self.dir, name);
+                let file = self.context.substrate.open(&path, OpenMode::ReadUncached);
+                match file.and_then(|file| file.length()) {
+                    Ok(0) => self.tell(Kind::EmptySegment, &path, "it has no bytes"),
+                    Ok(bytes) => {
+                        let problem =
+                            format!("{bytes} bytes at offset {} behind a clean close", name.base_offset);
+                        self.tell(Kind::SegmentBehindRelease, &path, problem);
+                    }
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => self.tell(Kind::Unreadable, &path, error.to_string()),
+                }
+            }
+            return;
+        }
+        let last = names.last().copied();
+        if let Some(first) = names.first().filter(|first| first.base_offset.0 != manifest.next_offset) {
+            let problem =
+                format!("a segment that begins at offset {} is missing before it", manifest.next_offset);
+            let finding = Finding::new(Kind::MissingSegment, &log_path(self.dir, *first), problem);
+            self.findings.push(finding.offset(Offset(manifest.next_offset)));
+        }
+        plan.extend(names.into_iter().map(|name| {
+            let extent = if Some(name) == last { Extent::Tail } else { Extent::Whole };
+            Planned { name, extent, checkpoint: None }
+        }));
+    }
+
+    fn dead_segments(&mut self, plan: &[Planned]) {
+        let view = self.view;
+        let used: BTreeSet<_> = plan.iter().map(|planned| planned.name).collect();
+        let Some(manifest) = view.manifest() else { return };
+        let released: BTreeSet<_> = behind(view, manifest).collect();
+        for name in &view.names.logs {
+            let counts = used.contains(name) || released.contains(name) || name.epoch.get() > manifest.epoch;
+            if !counts {
+                let problem = "the manifest does not count it";
+                self.tell(Kind::DeadSegment, &log_path(self.dir, *name), problem);
+            }
+        }
+    }
+
+    /// Attaches the checkpoint to its segment, if it would be used by the next open.
+    fn usable_checkpoint(&mut self, manifest: &Manifest, plan: &mut [Planned]) -> Option<&'a Checkpoint> {
+        let view = self.view;
+        let first = plan.iter_mut().find(|planned| !matches!(planned.extent, Extent::Pinned(_)));
+        let version = *view.names.checkpoints.last()?;
+        let path = self.dir.join(CHECKPOINT.file_name(version));
+        let checkpoint = match &view.checkpoint {
+            Read::Found { content, .. } => content,
+            Read::Bad(finding) => {
+                let mut finding = (**finding).clone();
+                if first.is_none() {
+                    finding = Finding::new(Kind::CheckpointUnused, &finding.file, finding.problem.clone());
+                }
+                self.findings.push(finding);
+                return None;
+            }
+            Read::Nothing => return None,
+        };
+        if checkpoint.epoch != version.epoch.get() {
+            let problem = format!("it says epoch {}, its name {}", checkpoint.epoch, version.epoch);
+            self.tell(Kind::CheckpointUnused, &path, problem);
+        }
+        let behind = checkpoint.epoch == manifest.epoch && checkpoint.base_offset >= manifest.next_offset;
+        match first {
+            Some(first)
+                if checkpoint.epoch == manifest.epoch
+                    && checkpoint.base_offset == first.name.base_offset.0 =>
+            {
+                if let Some(reference) = checkpoint.producer_state
+                    && reference.offset != checkpoint.offset
+                {
+                    let problem = format!(
+                        "its producer snapshot is of offset {}, it is of offset {}",
+                        reference.offset, checkpoint.offset
+                    );
+                    self.tell(Kind::CheckpointWrong, &path, problem);
+                }
+                first.checkpoint = Some(checkpoint.clone());
+                Some(checkpoint)
+            }
+            // Its segment was begun behind what the manifest pins: where is it?
+            None if behind && !manifest.released => {
+                let problem = format!(
+                    "the checkpoint says that {} bytes of a segment at offset {} were committed; there is none",
+                    checkpoint.position, checkpoint.base_offset
+                );
+                self.tell(Kind::MissingSegment, &path, problem);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// What lies about: told once a kind, except for what nobody knows.
+    fn strays(&mut self, has_manifest: bool) {
+        let names = &self.view.names;
+        for name in names.unknown.iter().take(SHOWN_MAX) {
+            self.findings.push(Finding::new(
+                Kind::UnknownFile,
+                &self.dir.join(name),
+                "the name is not one of kaas",
+            ));
+        }
+        let orphans: Vec<_> = names.indexes.iter().filter(|(name, _)| !names.logs.contains(name)).collect();
+        let mut several = |kind: Kind, what: &str, count: usize, first: Option<String>| {
+            if let Some(first) = first {
+                let problem = match count {
+                    1 => what.to_owned(),
+                    _ => format!("{what} (one of {count})"),
+                };
+                self.findings.push(Finding::new(kind, &self.dir.join(first), problem));
+            }
+        };
+        let first = orphans.first().map(|(name, extension)| format!("{name}.{extension}"));
+        several(Kind::OrphanIndex, "an index file without its segment", orphans.len(), first);
+        let first = names.temporary.first().map(|name| name.to_string_lossy().into_owned());
+        several(Kind::Temporary, "a temporary file", names.temporary.len(), first);
+
+        let old = names.manifests.len().saturating_sub(1);
+        let first = names.manifests.first().filter(|_| old > 0).map(|version| MANIFEST.file_name(*version));
+        several(Kind::Replaced, "an older manifest", old, first);
+        let old = names.checkpoints.len().saturating_sub(1);
+        let first =
+            names.checkpoints.first().filter(|_| old > 0).map(|version| CHECKPOINT.file_name(*version));
+        several(Kind::Replaced, "an older checkpoint", old, first);
+        if has_manifest {
+            let unused: Vec<_> = names.snapshots.difference(&self.snapshots_used).collect();
+            let first = unused.first().map(|version| PRODUCER_STATE.file_name(**version));
+            several(Kind::Replaced, "a producer snapshot that nothing refers to", unused.len(), first);
+        }
+    }
+}
+
+/// The segments of the manifest's own epoch behind what it pins.
+fn behind<'a>(view: &'a View, manifest: &Manifest) -> impl Iterator<Item = SegmentName> + use<'a> {
+    let (epoch, next_offset) = (manifest.epoch, manifest.next_offset);
+    let names = view.names.logs.iter().copied();
+    names.filter(move |name| name.epoch.get() == epoch && name.base_offset.0 >= next_offset)
+}

@@ -1,0 +1,275 @@
+//! The producer snapshots against the log: replaying the headers must give what the snapshot says.
+//!
+//! Neither knows everything. The replay begins at the first record that is still there, so a snapshot may know
+//! producers, batches and transactions from before. A snapshot forgets producers that were idle for
+//! `producer.id.expiration.ms`, and the replay does not. Only what neither of these can explain is a finding.
+
+use std::path::{Path, PathBuf};
+
+use kaas_substrate::{Substrate, read_small};
+
+use super::finding::{Finding, Kind};
+use super::view::FILE_BYTES_MAX;
+use crate::batch::{BatchHeader, EndMarker};
+use crate::manifest::versioned::FileVersion;
+use crate::manifest::{PRODUCER_STATE, ProducerStateRef};
+use crate::producer_state::{
+    BATCHES_KEPT, BatchMetadata, CompletedTransaction, ProducerEntry, ProducerStates, SnapshotError,
+};
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// Differences that are told one by one.
+const DIFFERENCES_MAX: usize = 3;
+
+/// The producers as the batches tell, from the first batch that is there.
+#[derive(Debug)]
+pub(super) struct Replay {
+    states: ProducerStates,
+    /// Where the replay began: what lies before it is not known.
+    pub(super) start: Offset,
+    /// Why the replay says nothing any more.
+    broken: Option<String>,
+    producers_max: usize,
+    snapshots: Vec<Snapshot>,
+}
+
+/// A snapshot that the manifest or the checkpoint refers to.
+#[derive(Debug)]
+struct Snapshot {
+    path: PathBuf,
+    offset: Offset,
+    states: ProducerStates,
+    compared: bool,
+}
+
+/// What the comparison goes by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expiry {
+    pub(super) now: Timestamp,
+    pub(super) expiration_ms: i64,
+}
+
+impl Expiry {
+    /// Whether a producer whose last batch has this timestamp may have been forgotten at some time until now.
+    fn may_have_expired(self, last: Timestamp) -> bool {
+        self.now.0.saturating_sub(last.0) >= self.expiration_ms
+    }
+}
+
+impl Replay {
+    pub(super) fn new(start: Offset, producers_max: usize) -> Self {
+        Self { states: ProducerStates::new(), start, broken: None, producers_max, snapshots: Vec::new() }
+    }
+
+    /// Reads the snapshot that `reference` names, to be compared when the replay comes to its offset.
+    pub(super) fn expect(
+        &mut self,
+        substrate: &dyn Substrate,
+        dir: &Path,
+        reference: Option<ProducerStateRef>,
+        findings: &mut Vec<Finding>,
+    ) {
+        let Some(reference) = reference else { return };
+        let Some(epoch) = Epoch::new(reference.epoch) else {
+            let problem =
+                format!("it refers to a producer snapshot of the impossible epoch {}", reference.epoch);
+            findings.push(Finding::new(Kind::SnapshotMissing, dir, problem));
+            return;
+        };
+        let version = FileVersion { epoch, number: reference.number };
+        let path = dir.join(PRODUCER_STATE.file_name(version));
+        if self.snapshots.iter().any(|snapshot| snapshot.path == path) {
+            return;
+        }
+        match read(substrate, &path, reference.offset) {
+            Ok(states) => {
+                let offset = Offset(reference.offset);
+                self.snapshots.push(Snapshot { path, offset, states, compared: false });
+            }
+            Err(finding) => findings.push(*finding),
+        }
+    }
+
+    /// From here on the replay is not complete.
+    pub(super) fn break_off(&mut self, reason: &str) {
+        self.broken.get_or_insert_with(|| reason.to_owned());
+        self.states = ProducerStates::new();
+    }
+
+    /// Takes in a batch; what transaction it ended.
+    pub(super) fn batch(
+        &mut self,
+        header: &BatchHeader,
+        marker: Option<EndMarker>,
+    ) -> Option<CompletedTransaction> {
+        if self.broken.is_some() {
+            return None;
+        }
+        let ended = self.states.replay(header, marker);
+        if ended.is_some() {
+            self.states.on_high_watermark(header.next_offset());
+        }
+        if self.states.len() > self.producers_max {
+            self.break_off(&format!("there are more than {} producers", self.producers_max));
+        }
+        ended
+    }
+
+    /// Whether the replay knows every batch since its start.
+    pub(super) fn is_complete(&self) -> bool {
+        self.broken.is_none()
+    }
+
+    /// Compares the snapshots of this batch boundary.
+    pub(super) fn at(&mut self, offset: Offset, expiry: Expiry, findings: &mut Vec<Finding>) {
+        for snapshot in self.snapshots.iter_mut().filter(|snapshot| snapshot.offset == offset) {
+            if std::mem::replace(&mut snapshot.compared, true) || self.broken.is_some() {
+                continue;
+            }
+            let comparison = Comparison { start: self.start, expiry };
+            let differences = comparison.differences(&self.states, &snapshot.states);
+            if differences.is_empty() {
+                continue;
+            }
+            let mut problem =
+                differences.iter().take(DIFFERENCES_MAX).cloned().collect::<Vec<_>>().join("; ");
+            if differences.len() > DIFFERENCES_MAX {
+                problem.push_str(&format!("; and {} more", differences.len() - DIFFERENCES_MAX));
+            }
+            findings.push(Finding::new(Kind::SnapshotDiffers, &snapshot.path, problem).offset(offset));
+        }
+    }
+
+    /// What is to be said at the end of the log.
+    pub(super) fn finish(&mut self, dir: &Path, end: Offset, findings: &mut Vec<Finding>) {
+        if self.snapshots.is_empty() {
+            return;
+        }
+        if let Some(reason) = &self.broken {
+            let problem = format!("not compared with the log: {reason}");
+            findings.push(Finding::new(Kind::ProducersNotCompared, dir, problem));
+            return;
+        }
+        for snapshot in self.snapshots.iter().filter(|snapshot| !snapshot.compared) {
+            let problem = format!(
+                "it is of offset {}, where no batch begins in the log from {} to {end}",
+                snapshot.offset, self.start
+            );
+            findings
+                .push(Finding::new(Kind::SnapshotDiffers, &snapshot.path, problem).offset(snapshot.offset));
+        }
+    }
+}
+
+fn read(substrate: &dyn Substrate, path: &Path, offset: i64) -> Result<ProducerStates, Box<Finding>> {
+    let finding = |kind, problem: String| Box::new(Finding::new(kind, path, problem));
+    let bytes = read_small(substrate, path, FILE_BYTES_MAX).map_err(|error| {
+        if error.is_not_found() {
+            return finding(Kind::SnapshotMissing, "it is referred to, but it is not there".into());
+        }
+        finding(Kind::Unreadable, error.to_string())
+    })?;
+    let states = ProducerStates::from_snapshot(&bytes).map_err(|error| {
+        let kind = match error {
+            SnapshotError::NewerFormat { .. } => Kind::NewerFormat,
+            _ => Kind::SnapshotDamaged,
+        };
+        finding(kind, error.to_string())
+    })?;
+    if states.end_offset().0 != offset {
+        let problem = format!("it ends at offset {}, but is referred to as of {offset}", states.end_offset());
+        return Err(finding(Kind::SnapshotDamaged, problem));
+    }
+    Ok(states)
+}
+
+/// Compares two states of one offset.
+#[derive(Debug, Clone, Copy)]
+struct Comparison {
+    start: Offset,
+    expiry: Expiry,
+}
+
+impl Comparison {
+    fn differences(self, replayed: &ProducerStates, snapshot: &ProducerStates) -> Vec<String> {
+        let mut differences = Vec::new();
+        for (id, entry) in snapshot.producers() {
+            let problem = match replayed.producer(id) {
+                Some(seen) => self.difference(seen, entry),
+                None => self.unseen(entry),
+            };
+            differences.extend(problem.map(|problem| format!("producer {id}: {problem}")));
+        }
+        for (id, seen) in replayed.producers() {
+            if snapshot.producer(id).is_none() && !self.may_be_absent(seen) {
+                differences.push(format!("producer {id} is missing"));
+            }
+        }
+        differences.sort_unstable();
+        differences
+    }
+
+    /// A producer that the snapshot has and the log has not: all it wrote must have been deleted.
+    fn unseen(self, entry: &ProducerEntry) -> Option<String> {
+        let last = entry.batches.last()?;
+        (last.last_offset >= self.start)
+            .then(|| format!("its batch at offset {} is not in the log", last.base_offset()))
+    }
+
+    fn may_be_absent(self, seen: &ProducerEntry) -> bool {
+        seen.transaction_first_offset.is_none() && self.expiry.may_have_expired(seen.last_timestamp)
+    }
+
+    fn difference(self, seen: &ProducerEntry, entry: &ProducerEntry) -> Option<String> {
+        if seen.epoch != entry.epoch {
+            return Some(format!("epoch {} instead of {}", entry.epoch, seen.epoch));
+        }
+        // A marker of the coordinator may be older than the log, or than the producer's expiry.
+        let markers = (entry.coordinator_epoch, seen.coordinator_epoch);
+        let forgotten = markers.0 < 0 && self.expiry.may_have_expired(seen.last_timestamp);
+        if seen.coordinator_epoch >= 0 && markers.0 != markers.1 && !forgotten {
+            return Some(format!("coordinator epoch {} instead of {}", markers.0, markers.1));
+        }
+        if seen.last_timestamp != entry.last_timestamp {
+            return Some(format!(
+                "last timestamp {} instead of {}",
+                entry.last_timestamp, seen.last_timestamp
+            ));
+        }
+        match (entry.transaction_first_offset, seen.transaction_first_offset) {
+            (Some(first), Some(other)) if first == other || first < self.start => {}
+            // Its records are deleted, its end is still to come.
+            (Some(first), None) if first < self.start => {}
+            (None, None) => {}
+            (first, other) => {
+                let show =
+                    |offset: Option<Offset>| offset.map_or("none".to_owned(), |offset| offset.to_string());
+                return Some(format!("open transaction {} instead of {}", show(first), show(other)));
+            }
+        }
+        self.batches(seen.batches.batches(), entry.batches.batches())
+    }
+
+    /// The newest batches must agree as far as both know them.
+    fn batches(self, seen: &[BatchMetadata], snapshot: &[BatchMetadata]) -> Option<String> {
+        let common = seen.len().min(snapshot.len());
+        let newest =
+            |batches: &[BatchMetadata]| batches.iter().rev().take(common).copied().collect::<Vec<_>>();
+        if newest(seen) != newest(snapshot) {
+            return Some("other batches than those in the log".into());
+        }
+        let (more_seen, more_known) = (seen.len() - common, snapshot.len() - common);
+        if let Some(extra) = snapshot.get(..more_known).and_then(<[_]>::last)
+            && extra.last_offset >= self.start
+        {
+            return Some(format!("a batch at offset {} that is not in the log", extra.base_offset()));
+        }
+        if let Some(forgotten) = seen.get(..more_seen).and_then(<[_]>::last)
+            && snapshot.len() < BATCHES_KEPT
+            && !self.expiry.may_have_expired(forgotten.timestamp)
+        {
+            return Some(format!("the batch at offset {} is missing", forgotten.base_offset()));
+        }
+        None
+    }
+}

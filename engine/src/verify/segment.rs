@@ -1,0 +1,463 @@
+//! One segment's batches: every byte that counts, in order, with everything that refers to a place in it.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use bytes::Bytes;
+use kaas_substrate::{File, OpenMode};
+
+use super::Context;
+use super::finding::{Finding, Kind};
+use super::indexes::IndexCheck;
+use super::producers::{Expiry, Replay};
+use super::view::log_path;
+use super::walk::{Step, Walk, Wanted};
+use crate::batch::{BatchHeader, EndMarker, Marker, read_marker};
+use crate::index::AbortedTransaction;
+use crate::log::SegmentName;
+use crate::manifest::{Checkpoint, IndexLengths, SegmentEntry};
+use crate::types::{Offset, Timestamp};
+
+/// Largest control batch that is looked into; the same as recovery's.
+const MARKER_BATCH_BYTES_MAX: usize = 64 << 10;
+
+/// After so many findings the rest of a segment is left alone.
+const FINDINGS_PER_SEGMENT_MAX: usize = 1000;
+
+/// A segment that counts, and how far.
+#[derive(Debug, Clone)]
+pub(super) struct Planned {
+    pub(super) name: SegmentName,
+    pub(super) extent: Extent,
+    /// The checkpoint inside of it.
+    pub(super) checkpoint: Option<Checkpoint>,
+}
+
+/// How far a segment counts.
+#[derive(Debug, Clone)]
+pub(super) enum Extent {
+    /// The manifest says it.
+    Pinned(SegmentEntry),
+    /// All of it: its leader has begun another one behind it.
+    Whole,
+    /// As far as its batches are whole and in sequence: the last one.
+    Tail,
+}
+
+/// What a walk through a segment has come to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outcome {
+    /// The offset behind the last record.
+    pub(super) end: Offset,
+    /// False if nothing behind this segment can be put in order with it.
+    pub(super) whole: bool,
+}
+
+/// Counts of what was looked at.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    pub(super) segments: u64,
+    pub(super) batches: u64,
+    pub(super) records: u64,
+    pub(super) bytes: u64,
+}
+
+/// A walk through one segment.
+pub(super) struct SegmentCheck<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) dir: &'a Path,
+    pub(super) planned: &'a Planned,
+    /// What the manifest promises to be committed.
+    pub(super) committed: Offset,
+    pub(super) replay: &'a mut Replay,
+    pub(super) counts: &'a mut Counts,
+    pub(super) findings: &'a mut Vec<Finding>,
+}
+
+/// Where the walk stands.
+struct Place {
+    /// The offset that the next batch must have.
+    expected: Offset,
+    /// Another one that would do, behind a batch that did not fit.
+    alternative: Option<Offset>,
+    max_timestamp: Timestamp,
+    offset_of_max_timestamp: Offset,
+    /// Something was wrong: what is derived from all batches says nothing.
+    damaged: bool,
+    checkpoint_met: bool,
+}
+
+impl SegmentCheck<'_> {
+    fn path(&self) -> PathBuf {
+        log_path(self.dir, self.planned.name)
+    }
+
+    fn finding(&self, kind: Kind, problem: impl Into<String>) -> Finding {
+        Finding::new(kind, &self.path(), problem)
+    }
+
+    /// Walks through the segment; `expected` is where it must begin.
+    pub(super) fn run(mut self, expected: Offset) -> Outcome {
+        match self.walk(expected) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                let finding = if error.is_not_found() {
+                    self.finding(Kind::MissingSegment, "it is needed, but it is not there")
+                } else {
+                    self.finding(Kind::Unreadable, error.to_string())
+                };
+                self.findings.push(finding);
+                self.lost("a segment could not be read")
+            }
+        }
+    }
+
+    /// Nothing is known of the rest of the segment.
+    fn lost(&mut self, reason: &str) -> Outcome {
+        self.replay.break_off(reason);
+        match &self.planned.extent {
+            Extent::Pinned(entry) => Outcome { end: Offset(entry.end_offset), whole: true },
+            Extent::Whole | Extent::Tail => Outcome { end: self.planned.name.base_offset, whole: false },
+        }
+    }
+
+    fn index_lengths(&self) -> Option<IndexLengths> {
+        match &self.planned.extent {
+            Extent::Pinned(entry) => entry.indexes,
+            Extent::Whole | Extent::Tail => self.planned.checkpoint.as_ref().map(|found| found.indexes),
+        }
+    }
+
+    fn walk(&mut self, expected: Offset) -> Result<Outcome, kaas_substrate::Error> {
+        let path = self.path();
+        let context = self.context;
+        let file = context.substrate.open(&path, OpenMode::ReadUncached)?;
+        let length = file.length()?;
+        self.counts.segments += 1;
+        let end = match &self.planned.extent {
+            Extent::Pinned(entry) => self.pinned_end(&entry.clone(), length),
+            Extent::Whole | Extent::Tail => length,
+        };
+        let start = self.replay.start;
+        let mut indexes = self.index_lengths().map(|lengths| {
+            let name = self.planned.name;
+            IndexCheck::open(context.substrate, self.dir, name, &lengths, start, self.findings)
+        });
+        let mut walk = Walk::new(&*file, end, &context.progress.bytes);
+        let mut place = Place {
+            expected,
+            alternative: None,
+            max_timestamp: Timestamp::NONE,
+            offset_of_max_timestamp: self.planned.name.base_offset,
+            damaged: false,
+            checkpoint_met: false,
+        };
+        let mut torn_at = None;
+        let findings_before = self.findings.len();
+        loop {
+            if self.findings.len() - findings_before > FINDINGS_PER_SEGMENT_MAX {
+                self.findings.push(self.finding(Kind::NotShown, "the rest of the segment was not looked at"));
+                self.replay.break_off("a segment has too much damage");
+                place.damaged = true;
+                break;
+            }
+            self.boundary(walk.position(), &mut place);
+            if self.is_behind_indexes(walk.position())
+                && let Some(indexes) = indexes.take()
+            {
+                indexes.finish(place.expected, !place.damaged, self.findings);
+            }
+            let (position, header) = match walk.step()? {
+                Step::Batch { position, header } => (position, header),
+                Step::End => break,
+                Step::Damaged { position, reason } => {
+                    if matches!(self.planned.extent, Extent::Tail) {
+                        if torn_at.is_none() {
+                            // A leader may be writing just here: give it a moment.
+                            torn_at = Some(position);
+                            thread::sleep(context.options.second_look_after);
+                            walk.restart(position, file.length()?);
+                            continue;
+                        }
+                        return self.tear(walk, position, reason, place, indexes);
+                    }
+                    if self.pass_over(&mut walk, position, reason, &mut place, indexes.as_mut())? {
+                        continue;
+                    }
+                    break;
+                }
+            };
+            if torn_at == Some(position) {
+                let problem = "a batch was being written here";
+                self.findings.push(self.finding(Kind::InProgress, problem).at(position));
+            }
+            let misfit = self.misfit(&header, &place);
+            if let Some(reason) = &misfit {
+                if matches!(self.planned.extent, Extent::Tail) {
+                    return self.tear(walk, position, reason.clone(), place, indexes);
+                }
+                let finding = self.finding(Kind::OutOfSequence, reason.as_str());
+                self.findings.push(finding.at(position).offset(place.expected).certain());
+                self.replay.break_off("a batch is out of sequence");
+                place.damaged = true;
+            }
+            // What refers to a batch that is out of place proves nothing.
+            let indexes_of_it = if misfit.is_none() { indexes.as_mut() } else { None };
+            self.take(&*file, position, &header, &mut place, indexes_of_it)?;
+            if let Some(indexes) = indexes.as_mut().filter(|_| misfit.is_some()) {
+                indexes.skip_to(walk.position(), place.expected, self.findings);
+            }
+            if matches!(self.planned.extent, Extent::Tail) && walk.position() >= length {
+                // What a live leader adds behind the length found at first is not looked at.
+                self.boundary(walk.position(), &mut place);
+                break;
+            }
+        }
+        let whole = !place.damaged
+            && matches!(&self.planned.extent, Extent::Pinned(entry) if entry.bytes == walk.position());
+        if let Some(indexes) = indexes {
+            indexes.finish(place.expected, whole, self.findings);
+        }
+        self.finish(walk.position(), length, place)
+    }
+
+    /// Index files of a segment that is not pinned are good up to the checkpoint.
+    fn is_behind_indexes(&self, position: u64) -> bool {
+        let checkpoint = self.planned.checkpoint.as_ref();
+        checkpoint.is_some_and(|checkpoint| position >= checkpoint.position)
+    }
+
+    /// How far a pinned segment is walked through.
+    fn pinned_end(&mut self, entry: &SegmentEntry, length: u64) -> u64 {
+        if length < entry.bytes {
+            let problem = format!("it has {length} bytes; {} were committed", entry.bytes);
+            let finding = self.finding(Kind::ShortSegment, problem).at(length);
+            self.findings.push(finding);
+        } else if length > entry.bytes {
+            let problem = format!("{} bytes behind its end at {}", length - entry.bytes, entry.bytes);
+            let finding = self.finding(Kind::DeadBytes, problem).at(entry.bytes);
+            self.findings.push(finding.offset(Offset(entry.end_offset)));
+        }
+        length.min(entry.bytes)
+    }
+
+    /// At the beginning of each batch, and at the end: whatever refers to this place is compared.
+    fn boundary(&mut self, position: u64, place: &mut Place) {
+        if place.damaged {
+            return;
+        }
+        let options = self.context.options;
+        let expiry = Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms };
+        self.replay.at(place.expected, expiry, self.findings);
+        let Some(checkpoint) = self.planned.checkpoint.as_ref().filter(|found| found.position == position)
+        else {
+            return;
+        };
+        place.checkpoint_met = true;
+        if checkpoint.offset != place.expected.0 {
+            let problem = format!(
+                "it says that byte {position} of {} is offset {}; it is {}",
+                self.planned.name, checkpoint.offset, place.expected
+            );
+            self.findings.push(Finding::new(Kind::CheckpointWrong, self.dir, problem).offset(place.expected));
+        }
+        let said = (checkpoint.max_timestamp, checkpoint.offset_of_max_timestamp);
+        if position > 0 && said != (place.max_timestamp.0, place.offset_of_max_timestamp.0) {
+            let problem = format!(
+                "the checkpoint says that the largest timestamp is {} at offset {}; it is {} at {}",
+                said.0, said.1, place.max_timestamp, place.offset_of_max_timestamp
+            );
+            self.findings.push(self.finding(Kind::ManifestSummary, problem).at(position));
+        }
+    }
+
+    /// Why a batch does not belong where it stands.
+    fn misfit(&self, header: &BatchHeader, place: &Place) -> Option<String> {
+        let found = header.base_offset;
+        if found != place.expected && Some(found) != place.alternative {
+            return Some(format!("a batch of offset {found} stands where offset {} belongs", place.expected));
+        }
+        let epoch = self.planned.name.epoch;
+        (header.partition_leader_epoch != epoch.to_wire()).then(|| {
+            format!("the batch says leader epoch {}, its segment {epoch}", header.partition_leader_epoch)
+        })
+    }
+
+    /// Takes a batch in.
+    fn take(
+        &mut self,
+        file: &dyn File,
+        position: u64,
+        header: &BatchHeader,
+        place: &mut Place,
+        indexes: Option<&mut IndexCheck>,
+    ) -> Result<(), kaas_substrate::Error> {
+        self.counts.batches += 1;
+        self.counts.bytes += header.batch_bytes as u64;
+        self.counts.records += u64::try_from(header.record_count).unwrap_or(0);
+        let marker = read_marker_at(file, position, header)?;
+        let ended = self.replay.batch(header, marker);
+        if let Some(indexes) = indexes {
+            indexes.batch(position, header, self.findings);
+            if marker.is_some_and(|marker| marker.marker == Marker::Abort) {
+                let expected = ended.as_ref().map(AbortedTransaction::from);
+                indexes.aborted(header, expected, self.replay.is_complete(), self.findings);
+            }
+        }
+        if header.max_timestamp > place.max_timestamp {
+            place.max_timestamp = header.max_timestamp;
+            place.offset_of_max_timestamp = header.last_offset();
+        }
+        // Behind a batch that says another offset than it should, either may go on.
+        let fits = header.base_offset == place.expected || Some(header.base_offset) == place.alternative;
+        let in_place = place.expected.plus(i64::from(header.last_offset_delta)).plus(1);
+        (place.expected, place.alternative) =
+            if fits { (header.next_offset(), None) } else { (in_place, Some(header.next_offset())) };
+        Ok(())
+    }
+
+    /// Damage within what counts: tells of it, and goes on behind it if there is anything. False if not.
+    fn pass_over(
+        &mut self,
+        walk: &mut Walk<'_>,
+        position: u64,
+        reason: String,
+        place: &mut Place,
+        mut indexes: Option<&mut IndexCheck>,
+    ) -> Result<bool, kaas_substrate::Error> {
+        let end = match &self.planned.extent {
+            Extent::Pinned(entry) => Offset(entry.end_offset),
+            Extent::Whole | Extent::Tail => Offset(i64::MAX),
+        };
+        let wanted = Wanted { epoch: self.planned.name.epoch, from: place.expected, end };
+        let next = walk.find(position + 1, &wanted)?;
+        let lost = match next {
+            Some((at, header)) => format!(
+                "{reason}; {} bytes with offsets {} to {} cannot be read",
+                at - position,
+                place.expected,
+                header.base_offset.plus(-1)
+            ),
+            None => format!("{reason}; nothing behind it in the segment can be read"),
+        };
+        let finding = self.finding(Kind::DamagedBatch, lost).at(position).offset(place.expected).certain();
+        self.findings.push(finding);
+        self.replay.break_off("batches cannot be read");
+        place.damaged = true;
+        if let Some((at, header)) = next {
+            place.expected = header.base_offset;
+            if let Some(indexes) = indexes.as_mut() {
+                indexes.skip_to(at, header.base_offset, self.findings);
+            }
+        }
+        Ok(next.is_some())
+    }
+
+    /// The last segment ends at `position` for the next leader: harmless, or a loss?
+    fn tear(
+        &mut self,
+        mut walk: Walk<'_>,
+        position: u64,
+        reason: String,
+        place: Place,
+        indexes: Option<IndexCheck>,
+    ) -> Result<Outcome, kaas_substrate::Error> {
+        let wanted = Wanted { epoch: self.planned.name.epoch, from: place.expected, end: Offset(i64::MAX) };
+        let behind = walk.find(position + 1, &wanted)?;
+        let finding = match behind {
+            Some((at, header)) => {
+                let problem =
+                    format!("{reason}; a whole batch of offset {} follows at byte {at}", header.base_offset);
+                self.finding(Kind::DamagedTail, problem)
+            }
+            None => self.finding(Kind::TornTail, format!("{reason}; no whole batch follows")),
+        };
+        self.findings.push(finding.at(position).offset(place.expected));
+        let length = walk.position();
+        if let Some(indexes) = indexes {
+            indexes.finish(place.expected, false, self.findings);
+        }
+        self.finish(position, length, place)
+    }
+
+    /// At the end of what counts.
+    fn finish(&mut self, position: u64, length: u64, place: Place) -> Result<Outcome, kaas_substrate::Error> {
+        match self.planned.extent.clone() {
+            Extent::Pinned(entry) => {
+                self.finish_pinned(&entry, position, length, &place);
+                return Ok(Outcome { end: Offset(entry.end_offset), whole: true });
+            }
+            Extent::Whole | Extent::Tail => self.finish_checkpoint(position, &place),
+        }
+        let last = matches!(self.planned.extent, Extent::Tail);
+        if last && place.expected < self.committed {
+            let problem = format!(
+                "the log ends at offset {}; everything below {} was committed",
+                place.expected, self.committed
+            );
+            let finding = self.finding(Kind::CommittedRecordsMissing, problem);
+            self.findings.push(finding.at(position).offset(place.expected));
+        }
+        if last && position == 0 && length == 0 {
+            self.findings.push(self.finding(Kind::EmptySegment, "it has no bytes"));
+        }
+        Ok(Outcome { end: place.expected, whole: !place.damaged })
+    }
+
+    fn finish_pinned(&mut self, entry: &SegmentEntry, position: u64, length: u64, place: &Place) {
+        if place.damaged || length < entry.bytes {
+            self.replay.break_off("batches cannot be read");
+            return;
+        }
+        if place.expected.0 != entry.end_offset {
+            let problem = format!(
+                "{} bytes of it count and end at offset {}; the manifest says {}",
+                entry.bytes, place.expected, entry.end_offset
+            );
+            let finding = self.finding(Kind::WrongEnd, problem);
+            self.findings.push(finding.at(position).offset(place.expected));
+            self.replay.break_off("a segment does not end where the manifest says");
+        }
+        let said = (entry.max_timestamp, entry.offset_of_max_timestamp);
+        if said != (place.max_timestamp.0, place.offset_of_max_timestamp.0) {
+            let problem = format!(
+                "the manifest says that its largest timestamp is {} at offset {}; it is {} at {}",
+                said.0, said.1, place.max_timestamp, place.offset_of_max_timestamp
+            );
+            self.findings.push(self.finding(Kind::ManifestSummary, problem));
+        }
+    }
+
+    fn finish_checkpoint(&mut self, position: u64, place: &Place) {
+        let Some(checkpoint) = &self.planned.checkpoint else { return };
+        if checkpoint.position > position {
+            let problem = format!(
+                "the segment can be read up to byte {position} (offset {}); {} bytes up to offset {} were committed",
+                place.expected, checkpoint.position, checkpoint.offset
+            );
+            let finding = self.finding(Kind::CommittedRecordsMissing, problem);
+            self.findings.push(finding.at(position).offset(place.expected));
+        } else if !place.checkpoint_met && !place.damaged {
+            let problem = format!(
+                "it says that a batch begins at byte {} of {}; none does",
+                checkpoint.position, self.planned.name
+            );
+            self.findings.push(Finding::new(Kind::CheckpointWrong, self.dir, problem));
+        }
+    }
+}
+
+/// What a control batch says; its CRC has been checked.
+fn read_marker_at(
+    file: &dyn File,
+    position: u64,
+    header: &BatchHeader,
+) -> Result<Option<EndMarker>, kaas_substrate::Error> {
+    if !header.is_control() || header.batch_bytes > MARKER_BATCH_BYTES_MAX {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; header.batch_bytes];
+    let read = file.read_at(&mut bytes, position)?;
+    bytes.truncate(read);
+    Ok(read_marker(&Bytes::from(bytes)).ok().flatten())
+}

@@ -1,0 +1,111 @@
+//! Slot journals: the state of coordinators, each in a directory with claims and a fence.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::thread;
+
+use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
+
+use super::finding::{Finding, Kind, Severity};
+use super::{Context, Examined, leaders};
+use crate::journal::{Inspected, OpenError, inspect, is_journal_file};
+use crate::leadership::{FENCE_NAME, claim_epoch};
+use crate::types::Epoch;
+
+/// Unknown files of one directory that are told one by one.
+const UNKNOWN_SHOWN_MAX: usize = 20;
+
+/// Looks at a slot; once more if it may have been changed meanwhile.
+pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
+    let examined = look(context, dir);
+    if examined.findings.iter().all(|finding| finding.severity == Severity::Info) {
+        return examined;
+    }
+    thread::sleep(context.options.second_look_after);
+    look(context, dir)
+}
+
+fn look(context: &Context<'_>, dir: &Path) -> Examined {
+    let mut examined = Examined::default();
+    let findings = &mut examined.findings;
+    let Some((claims, written)) = names(context, dir, findings) else { return examined };
+    leaders::check(context, dir, &claims, written, findings);
+    match inspect(context.substrate, dir) {
+        Ok(None) => {}
+        Ok(Some(Inspected { path, bytes, valid_bytes })) => {
+            if valid_bytes < bytes {
+                let problem = format!("{} bytes behind the last whole entry", bytes - valid_bytes);
+                findings.push(Finding::new(Kind::TornTail, &path, problem).at(valid_bytes));
+            }
+        }
+        Err(error) => findings.push(as_finding(&error, dir)),
+    }
+    examined
+}
+
+fn as_finding(error: &OpenError, dir: &Path) -> Finding {
+    match error {
+        OpenError::Damaged { path, offset, reason } => {
+            Finding::new(Kind::JournalDamaged, path, reason.to_string()).at(*offset)
+        }
+        OpenError::SnapshotMissing { path } => {
+            Finding::new(Kind::JournalDamaged, path, "the journal builds on it, and it is not there")
+        }
+        OpenError::NewerFormat { path, .. } => Finding::new(Kind::NewerFormat, path, error.to_string()),
+        other => Finding::new(Kind::Unreadable, dir, other.to_string()),
+    }
+}
+
+/// The claims, and the highest epoch that left a file; tells of names that nobody knows.
+fn names(
+    context: &Context<'_>,
+    dir: &Path,
+    findings: &mut Vec<Finding>,
+) -> Option<(BTreeSet<Epoch>, Option<Epoch>)> {
+    let entries = match context.substrate.list(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            findings.push(Finding::new(Kind::Unreadable, dir, error.to_string()));
+            return None;
+        }
+    };
+    let (mut claims, mut written, mut temporary, mut unknown) = (BTreeSet::new(), None, None, 0);
+    for entry in entries {
+        let name = entry.name.to_str().unwrap_or_default();
+        if entry.kind == EntryKind::File {
+            if let Some(epoch) = claim_epoch(&entry.name) {
+                claims.insert(epoch);
+                continue;
+            }
+            if let Some(version) = is_journal_file(&entry.name) {
+                written = written.max(Some(version.epoch));
+                continue;
+            }
+            if name.starts_with(TEMPORARY_PREFIX) {
+                temporary = Some(dir.join(name));
+                continue;
+            }
+            if name == FENCE_NAME {
+                continue;
+            }
+        }
+        unknown += 1;
+        if unknown <= UNKNOWN_SHOWN_MAX {
+            let problem = "the name is not one of kaas";
+            findings.push(Finding::new(Kind::UnknownFile, &dir.join(&entry.name), problem));
+        }
+    }
+    if let Some(path) = temporary {
+        findings.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
+    }
+    Some((claims, written))
+}
+
+/// The controller's directory: claims and a fence, nothing else.
+pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined {
+    let mut examined = Examined::default();
+    if let Some((claims, _)) = names(context, dir, &mut examined.findings) {
+        leaders::check(context, dir, &claims, None, &mut examined.findings);
+    }
+    examined
+}

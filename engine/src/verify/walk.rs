@@ -1,0 +1,212 @@
+//! Walking through a segment's bytes at the volume's bandwidth, with a bounded buffer, past damage.
+//!
+//! Unlike recovery's scanner the walk does not end at the first bad batch: it says where the bad bytes begin and
+//! looks for the next batch behind them that is whole, undamaged and could belong there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kaas_substrate::File;
+
+use crate::batch::{BatchHeader, HEADER_BYTES};
+use crate::types::{Epoch, Offset};
+
+/// Bytes that are read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// Where the CRC's cover begins in a batch: at the attributes.
+const CRC_COVER_START: u64 = 21;
+
+/// Where the leader epoch and the format number stand.
+const EPOCH_AT: usize = 12;
+const MAGIC_AT: usize = 16;
+
+/// How many look-alikes of a batch are examined in the search behind damage.
+const CANDIDATES_MAX: usize = 10_000;
+
+/// What stands at a position.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// A whole, undamaged batch.
+    Batch { position: u64, header: BatchHeader },
+    /// The end of the bytes.
+    End,
+    /// Bytes that are no whole, undamaged batch.
+    Damaged { position: u64, reason: String },
+}
+
+/// What a batch behind damage must look like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) epoch: Epoch,
+    /// Lowest base offset.
+    pub(super) from: Offset,
+    /// The offset that it must end below or at, exclusive.
+    pub(super) end: Offset,
+}
+
+/// A walk through the bytes of `file` from a position up to `end`, or to the end of the file.
+pub(super) struct Walk<'a> {
+    file: &'a dyn File,
+    bytes_read: &'a AtomicU64,
+    window: Vec<u8>,
+    /// How many bytes of the window are the file's.
+    valid: usize,
+    window_at: u64,
+    position: u64,
+    end: u64,
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(file: &'a dyn File, end: u64, bytes_read: &'a AtomicU64) -> Self {
+        let window_bytes = usize::try_from(end).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
+        Self { file, bytes_read, window: vec![0; window_bytes], valid: 0, window_at: 0, position: 0, end }
+    }
+
+    /// Where the walk stands.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Goes on at `position`, reading everything afresh, up to `end`.
+    pub(super) fn restart(&mut self, position: u64, end: u64) {
+        self.valid = 0;
+        self.window_at = position;
+        self.position = position;
+        self.end = end;
+    }
+
+    /// The batch at the position, which is moved behind it if it is whole and undamaged.
+    pub(super) fn step(&mut self) -> Result<Step, kaas_substrate::Error> {
+        let position = self.position;
+        if position >= self.end {
+            return Ok(Step::End);
+        }
+        let damaged = |reason: String| Ok(Step::Damaged { position, reason });
+        let bytes = self.bytes_at(position, HEADER_BYTES)?;
+        if bytes.is_empty() {
+            return Ok(Step::End);
+        }
+        let header = match BatchHeader::parse(bytes) {
+            Ok(header) => header,
+            Err(_) if bytes.iter().take(HEADER_BYTES).all(|byte| *byte == 0) => {
+                return damaged("zeros stand where a batch should begin".into());
+            }
+            Err(error) => return damaged(error.to_string()),
+        };
+        match self.problem(position, &header)? {
+            Some(reason) => damaged(reason),
+            None => {
+                self.position = position + header.batch_bytes as u64;
+                Ok(Step::Batch { position, header })
+            }
+        }
+    }
+
+    /// What is wrong with the batch whose header stands at `position`.
+    fn problem(
+        &mut self,
+        position: u64,
+        header: &BatchHeader,
+    ) -> Result<Option<String>, kaas_substrate::Error> {
+        let batch_bytes = header.batch_bytes as u64;
+        let left = self.end - position;
+        if batch_bytes > left {
+            return Ok(Some(format!("the batch has {batch_bytes} bytes, of which {left} are there")));
+        }
+        let end = position + batch_bytes;
+        let mut at = position + CRC_COVER_START;
+        let mut computed = 0;
+        while at < end {
+            let piece = self.bytes_at(at, 1)?;
+            if piece.is_empty() {
+                return Ok(Some(format!("the file ends {} bytes before the batch does", end - at)));
+            }
+            let wanted = usize::try_from(end - at).unwrap_or(usize::MAX);
+            let piece = piece.get(..wanted).unwrap_or(piece);
+            computed = crc32c::crc32c_append(computed, piece);
+            at += piece.len() as u64;
+        }
+        let stored = header.crc;
+        Ok((computed != stored)
+            .then(|| format!("stored CRC-32C {stored:#010x} differs from the computed {computed:#010x}")))
+    }
+
+    /// The first position from `from` on with a whole, undamaged batch that is as wanted; the walk goes on there.
+    /// `None` if there is none: the walk is at its end then.
+    pub(super) fn find(
+        &mut self,
+        from: u64,
+        wanted: &Wanted,
+    ) -> Result<Option<(u64, BatchHeader)>, kaas_substrate::Error> {
+        let epoch = wanted.epoch.get().to_be_bytes();
+        let (mut at, mut candidates) = (from, 0);
+        while at < self.end {
+            let bytes = self.bytes_at(at, HEADER_BYTES)?;
+            if bytes.len() < HEADER_BYTES {
+                break;
+            }
+            let starts = bytes.len() - HEADER_BYTES + 1;
+            let found = bytes.windows(HEADER_BYTES).position(|header| {
+                header.get(MAGIC_AT) == Some(&2) && header.get(EPOCH_AT..MAGIC_AT) == Some(&epoch)
+            });
+            let Some(skip) = found else {
+                at += starts as u64;
+                continue;
+            };
+            let header = bytes.get(skip..).and_then(|bytes| BatchHeader::parse(bytes).ok());
+            at += skip as u64;
+            if let Some(header) = header
+                && header.base_offset >= wanted.from
+                && header.next_offset() <= wanted.end
+            {
+                if self.problem(at, &header)?.is_none() {
+                    self.position = at;
+                    return Ok(Some((at, header)));
+                }
+                candidates += 1;
+                if candidates >= CANDIDATES_MAX {
+                    break;
+                }
+            }
+            at += 1;
+        }
+        self.position = self.end;
+        Ok(None)
+    }
+
+    /// The bytes from `at` on: at least `want` (at most a window) unless the bytes end before, in which case what
+    /// there is.
+    fn bytes_at(&mut self, at: u64, want: usize) -> Result<&[u8], kaas_substrate::Error> {
+        let skip = at.checked_sub(self.window_at).and_then(|skip| usize::try_from(skip).ok());
+        let skip = match skip.filter(|skip| *skip <= self.valid) {
+            Some(skip) if self.valid - skip >= want => skip,
+            inside => {
+                let skip = inside.unwrap_or(self.valid);
+                self.window.copy_within(skip..self.valid, 0);
+                self.valid -= skip;
+                self.window_at = at;
+                self.fill(want)?;
+                0
+            }
+        };
+        Ok(self.window.get(skip..self.valid).unwrap_or_default())
+    }
+
+    /// Reads behind what the window holds until it is full.
+    fn fill(&mut self, want: usize) -> Result<(), kaas_substrate::Error> {
+        let have = self.valid;
+        let next = self.window_at + have as u64;
+        let left = usize::try_from(self.end.saturating_sub(next)).unwrap_or(usize::MAX);
+        if self.window.len() < want {
+            self.window.resize(want, 0);
+        }
+        let room = self.window.len().saturating_sub(have).min(left);
+        let Some(free) = self.window.get_mut(have..have + room).filter(|free| !free.is_empty()) else {
+            return Ok(());
+        };
+        let read = self.file.read_at(free, next)?;
+        self.valid += read;
+        self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(())
+    }
+}
