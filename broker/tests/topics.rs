@@ -289,6 +289,41 @@ fn retention_deletes_old_segments_by_itself() {
 }
 
 #[test]
+fn retention_is_owed_to_topics_that_nobody_uses() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("old", 1, &[("segment.bytes", "20000")]);
+    client.create_topic("young", 1, &[]);
+    for _ in 0..10 {
+        client.produce("old", 0, batch(&[&[1; 10_000]]));
+    }
+    client.produce("young", 0, batch(&[b"x"]));
+    assert_eq!(alter(&mut client, 2, "old", "retention.bytes", 0, Some("40000")), ErrorCode::NONE);
+    broker.process.terminate(LONG).unwrap();
+    let logs = |broker: &Broker, topic: &str| {
+        let dir = broker.dir.path().join("topics").join(topic).join("0");
+        let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".log")).count()
+    };
+    let before = logs(&broker, "old");
+    broker.restart(&["--set", "log.retention.check.interval.ms=200"]);
+    let deadline = Instant::now() + LONG;
+    while logs(&broker, "old") >= before {
+        assert!(Instant::now() < deadline, "nothing is deleted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let claims = |topic: &str| {
+        let dir = broker.dir.path().join("topics").join(topic).join("0");
+        let names =
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("claim.")).collect::<Vec<_>>()
+    };
+    assert!(claims("old").iter().any(|name| name != "claim.00000001"), "{:?}", claims("old"));
+    assert_eq!(claims("young"), ["claim.00000001"], "what has nothing to delete is not opened");
+}
+
+#[test]
 fn the_cluster_its_directory_and_its_coordinators() {
     let broker = Broker::start(&["--advertised", "broker.example.org:1234", "--set", "broker.rack=r1"]);
     let mut client = broker.connect();

@@ -17,10 +17,10 @@ use std::task::{Context, Poll};
 
 use kaas_protocol::Segments;
 use tokio::net::TcpStream;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::frame::{Frame, FrameError, FrameReader};
-use super::shutdown::{Phase, Shutdown};
+use super::shutdown::{Observer, Phase, Shutdown};
 use super::write::{FileReads, write_responses};
 use super::{BoxFuture, Budget, Call, Peer, Reply, Reservation, Service, Settings};
 
@@ -103,13 +103,14 @@ pub(super) struct Connection {
     /// The peer has closed its side, or we read no more.
     closed_for_reading: bool,
     last_request: Instant,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 enum Event {
     Frame(Result<Frame, FrameError>),
     Staged(BoxFuture<Reply>),
     Reply(Reply),
-    Deadline,
+    Timer,
     Phase,
 }
 
@@ -127,6 +128,7 @@ impl Connection {
             in_flight_bytes: 0,
             closed_for_reading: false,
             last_request: Instant::now(),
+            timer: None,
         }
     }
 
@@ -137,20 +139,22 @@ impl Connection {
 
     /// Serves the connection to its end.
     pub async fn run(mut self) -> Ended {
-        let shutdown = self.shared.shutdown.clone();
+        let mut phase = self.shared.shutdown.observe();
         loop {
             // Looked at once a round: a phase that begins while an answer is written must not be taken for one that
             // this connection has heard of.
-            let draining = shutdown.phase() >= Phase::Draining;
+            let draining = phase.phase() >= Phase::Draining;
             self.closed_for_reading |= draining;
             self.start();
             if self.closed_for_reading {
-                self.drop_what_nobody_reads();
+                if self.drop_what_nobody_reads() {
+                    continue;
+                }
                 if self.is_idle() {
                     return Ended::Orderly;
                 }
             }
-            match self.event(&shutdown, draining).await {
+            match self.event(&mut phase, draining).await {
                 Event::Frame(Ok(frame)) => self.accept(frame),
                 Event::Frame(Err(FrameError::Closed)) => self.closed_for_reading = true,
                 Event::Frame(Err(error)) => return Ended::Frame(error),
@@ -164,9 +168,13 @@ impl Connection {
                         return ended;
                     }
                 }
-                Event::Deadline if self.reader.is_inside_frame() => return Ended::ReceiveStalled,
-                Event::Deadline => return Ended::Idle,
-                Event::Phase if shutdown.phase() >= Phase::Stopped => return Ended::Orderly,
+                Event::Timer => match self.deadline() {
+                    Some(deadline) if deadline > Instant::now() => self.timer = None,
+                    Some(_) if self.reader.is_inside_frame() => return Ended::ReceiveStalled,
+                    Some(_) => return Ended::Idle,
+                    None => self.timer = None,
+                },
+                Event::Phase if phase.phase() >= Phase::Stopped => return Ended::Orderly,
                 Event::Phase => {}
             }
         }
@@ -218,28 +226,39 @@ impl Connection {
         }
     }
 
-    /// Once the peer is gone, parked reads have no purpose.
-    fn drop_what_nobody_reads(&mut self) {
+    /// Once the peer is gone, parked reads have no purpose; true if there were some.
+    fn drop_what_nobody_reads(&mut self) -> bool {
         // While draining the peer is still there; parked reads answer by themselves.
-        if self.shared.shutdown.phase() == Phase::Running && self.started.iter().any(|r| r.droppable) {
-            self.started.retain(|request| !request.droppable);
-            self.queued.clear();
-        }
+        let gone = self.shared.shutdown.phase() == Phase::Running;
+        let before = self.started.len();
+        self.started.retain(|request| !(gone && request.droppable));
+        self.started.len() < before
     }
 
-    async fn event(&mut self, shutdown: &Shutdown, draining: bool) -> Event {
+    async fn event(&mut self, phase: &mut Observer, draining: bool) -> Event {
         let may_read = self.may_read();
-        let deadline = self.deadline();
+        self.set_timer();
         let next_phase = if draining { Phase::Stopped } else { Phase::Draining };
         let replies = Front(&mut self.started);
         let staging = Step(self.staging.as_mut());
         tokio::select! {
             biased;
-            () = shutdown.reached(next_phase) => Event::Phase,
+            () = phase.reached(next_phase) => Event::Phase,
             reply = replies => Event::Reply(reply),
             reply = staging => Event::Staged(reply),
             frame = self.reader.next(&self.stream), if may_read => Event::Frame(frame),
-            () = sleep_until(deadline) => Event::Deadline,
+            () = fires(&mut self.timer) => Event::Timer,
+        }
+    }
+
+    /// Has the timer fire at the deadline or before. One that fires before is set anew then, so that requests that
+    /// come and go do not touch it.
+    fn set_timer(&mut self) {
+        let Some(deadline) = self.deadline() else { return };
+        match &mut self.timer {
+            Some(timer) if timer.deadline() > deadline => timer.as_mut().reset(deadline),
+            Some(_) => {}
+            None => self.timer = Some(Box::pin(sleep_until(deadline))),
         }
     }
 
@@ -308,9 +327,9 @@ impl Connection {
     }
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
+async fn fires(timer: &mut Option<Pin<Box<Sleep>>>) {
+    match timer {
+        Some(timer) => timer.as_mut().await,
         None => pending().await,
     }
 }

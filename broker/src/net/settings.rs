@@ -41,9 +41,9 @@ impl Default for Settings {
         Self {
             request_max_bytes: 100 << 20,
             other_request_max_bytes: 4 << 20,
-            queued_request_bytes: 256 << 20,
+            queued_request_bytes: 64 << 20,
             in_flight_requests: 64,
-            in_flight_bytes: 64 << 20,
+            in_flight_bytes: 32 << 20,
             idle: Duration::from_secs(600),
             receive_stall: Duration::from_secs(30),
             send_stall: Duration::from_secs(60),

@@ -42,11 +42,35 @@ impl Shutdown {
         *self.sender.borrow()
     }
 
+    /// An observer for a task that looks often.
+    pub fn observe(&self) -> Observer {
+        Observer { receiver: self.sender.subscribe() }
+    }
+
     /// Waits until the phase is `phase` or later.
     pub async fn reached(&self, phase: Phase) {
         let mut receiver = self.sender.subscribe();
         // The sender lives as long as `self`.
         let _ = receiver.wait_for(|current| *current >= phase).await;
+    }
+}
+
+/// Sees the phase; cheaper to wait with than [`Shutdown::reached`].
+#[derive(Debug)]
+pub struct Observer {
+    receiver: watch::Receiver<Phase>,
+}
+
+impl Observer {
+    /// The phase now.
+    pub fn phase(&self) -> Phase {
+        *self.receiver.borrow()
+    }
+
+    /// Waits until the phase is `phase` or later. May be dropped and called again.
+    pub async fn reached(&mut self, phase: Phase) {
+        // An error means that the process is gone.
+        let _ = self.receiver.wait_for(|current| *current >= phase).await;
     }
 }
 

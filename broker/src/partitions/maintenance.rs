@@ -1,7 +1,7 @@
 //! What time brings: retention, rolls by age, and the removal of deleted topics' files.
 //!
-//! One task. It visits every partition, open or not, since retention is owed to those that nobody uses too; a
-//! few at a time, so that the I/O threads stay free for commits.
+//! One task. It visits every partition, since retention is owed to those that nobody uses too; one at a time, so
+//! that the I/O threads stay free for commits. One that is not open is opened only if there is something to do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,11 +62,11 @@ impl Maintenance {
                 if self.broker.shutdown.phase() >= Phase::Draining {
                     return;
                 }
-                let open = match self.broker.partitions.get(topic, partition).await {
-                    Ok(open) => open,
-                    // Logged where it was opened.
+                let open = match self.broker.partitions.get_if_due(topic, partition).await {
+                    Ok(Some(open)) => open,
                     Err(error) if matches!(*error, OpenError::Stopping) => return,
-                    Err(_) => continue,
+                    // Nothing to do, or logged where it was opened.
+                    Ok(None) | Err(_) => continue,
                 };
                 match open.maintain().await {
                     Ok(Ok(done)) if done.segments_deleted > 0 => {

@@ -5,6 +5,7 @@
 //! itself first. Nothing here blocks a runtime thread.
 
 mod config;
+mod due;
 mod keeper;
 mod maintenance;
 mod registry;

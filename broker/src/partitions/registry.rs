@@ -23,8 +23,9 @@ use kaas_engine::{OpenPartition, Partition, State};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
-use tracing::{debug, error, info};
+use tracing::{debug, error, info, warn};
 
+use super::due::is_due;
 use super::log_config;
 use crate::config::{BrokerConfigs, EffectiveTopicConfig};
 
@@ -120,6 +121,30 @@ impl Partitions {
         match outcome {
             Ok(outcome) => outcome.clone().unwrap_or(Err(Arc::new(OpenError::Stopping))),
             Err(_) => Err(Arc::new(OpenError::Stopping)),
+        }
+    }
+
+    /// The partition if it is open, or if maintenance has something to do there; then it is opened.
+    pub(super) async fn get_if_due(
+        self: &Arc<Self>,
+        topic: &Arc<Topic>,
+        partition: u32,
+    ) -> Result<Option<Arc<Partition>>, Arc<OpenError>> {
+        if let Some(open) = self.get_open(topic.id, partition) {
+            return Ok(Some(open));
+        }
+        let Some(config) = self.log_config(&topic.config) else { return Ok(None) };
+        let engine = self.engine.clone();
+        let dir = topic.partition_dir(partition);
+        let look = move || is_due(&**engine.substrate(), &dir, &config, engine.clock().now().0);
+        let ticket = self.engine.io().run(look).map_err(|_| Arc::new(OpenError::Overloaded))?;
+        match ticket.await.map_err(|_| Arc::new(OpenError::Stopping))? {
+            Ok(false) => Ok(None),
+            Ok(true) => self.get(topic, partition).await.map(Some),
+            Err(error) => {
+                warn!(topic = %topic.name, partition, %error, "cannot tell whether old segments are to be deleted");
+                Ok(None)
+            }
         }
     }
 

@@ -70,7 +70,7 @@ pub struct Options {
     pub worker_threads: Option<u16>,
 
     /// Memory for requests that are being read or served, in MiB; clients wait beyond it.
-    #[arg(long, env = "KAAS_REQUEST_MEMORY_MIB", value_name = "MIB", default_value_t = 256,
+    #[arg(long, env = "KAAS_REQUEST_MEMORY_MIB", value_name = "MIB", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=4095))]
     pub request_memory_mib: u32,
 
