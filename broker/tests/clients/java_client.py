@@ -104,12 +104,16 @@ def tools(bootstrap, prefix):
 
     check("retention.ms=86400000" in config(), "kafka-configs --describe")
     check("segment.bytes=1073741824" in config("--all"), "kafka-configs --describe --all")
-    t.ok("kafka-configs", *b, *entity, "--alter", "--add-config", "max.message.bytes=2000,cleanup.policy=[compact,delete]")
-    wait_for(lambda: "max.message.bytes=2000" in config() and "cleanup.policy=compact,delete" in config(), lambda: config())
-    # The changed limit is in force.
+    t.ok("kafka-configs", *b, *entity, "--alter", "--add-config", "max.message.bytes=2000,message.timestamp.type=LogAppendTime")
+    wait_for(lambda: "max.message.bytes=2000" in config() and "message.timestamp.type=LogAppendTime" in config(), lambda: config())
+    # Both are in force.
+    t.ok("kafka-console-producer", *b, "--topic", topic, stdin="stamped\n")
+    stamped = t.alone(CONSOLE_CONSUMER[KAFKA], *b, "--topic", topic, "--from-beginning", "--max-messages", 1, "--timeout-ms", 15000,
+                      "--property", "print.timestamp=true")
+    check(re.search(r"LogAppendTime:\d+\tstamped", stamped), f"timestamp type: {stamped}")
     code, out, err = t.run("kafka-console-producer", *b, "--topic", topic, "--property", "parse.key=true", stdin="k\t" + "x" * 5000 + "\n")
     check("RecordTooLarge" in out + err, f"a record over max.message.bytes: {code} {out} {err}")
-    t.ok("kafka-configs", *b, *entity, "--alter", "--delete-config", "max.message.bytes,cleanup.policy")
+    t.ok("kafka-configs", *b, *entity, "--alter", "--delete-config", "max.message.bytes,message.timestamp.type")
     wait_for(lambda: "max.message.bytes" not in config(), lambda: config())
     code, out, err = t.run("kafka-configs", *b, *entity, "--alter", "--add-config", "retention.ms=soon")
     check(code != 0 and "retention.ms" in out + err, f"bad config value: {code} {out} {err}")

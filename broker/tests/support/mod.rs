@@ -80,6 +80,8 @@ impl Broker {
         let mut child = Command::new(binary)
             .args(["--listen", listen, "--data-dir"])
             .arg(&self.data_dir)
+            // As Kafka's own tests: nothing is gained by waiting 3 s for a group's first members.
+            .args(["--set", "group.initial.rebalance.delay.ms=0"])
             .args(&self.args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
