@@ -1,0 +1,434 @@
+//! `kaas-engine verify` on topics and whole data directories, on partitions that crashed at every step, on arbitrary
+//! bytes, and as a command.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
+
+#[path = "support/looking.rs"]
+mod looking;
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kaas_engine::io::{IoPool, IoPoolSettings};
+use kaas_engine::journal::{self, Journal, JournalSettings};
+use kaas_engine::leadership::{self, Claimant};
+use kaas_engine::types::{Epoch, Offset};
+use kaas_engine::verify::{Finding, Kind, Progress, Report, Severity, VerifyError, verify};
+use kaas_engine::{Engine, EngineSettings, LogConfig, ManualClock, OpenPartition};
+use kaas_fault_injection::faulty::{Faulty, Hook, Rule, Rules, Verdict};
+use kaas_substrate::{Local, Substrate};
+use looking::{bad, change, closed, dir, files, look, options, small_segments};
+use proptest::prelude::*;
+use support::{START, Volume, batch, producer_batch};
+
+// A whole data directory.
+
+struct Data {
+    temporary: tempfile::TempDir,
+}
+
+impl Data {
+    /// Two topics of three partitions with a few records, the cluster's files, a slot with a journal.
+    fn new() -> Self {
+        let data = Self { temporary: tempfile::tempdir().unwrap() };
+        let volume: Arc<dyn Substrate> = Arc::new(Local::open(data.temporary.path()).unwrap());
+        for dir in ["cluster", "cluster/controller", "topics", "slots", "slots/groups"] {
+            volume.create_dir(Path::new(dir)).unwrap();
+        }
+        data.write("cluster/meta.json", r#"{"format":1,"cluster_id":"x","node_id":1}"#);
+        data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1,"all":{},"brokers":{}}"#);
+        leadership::birth(&*volume, Path::new("cluster/controller"), Epoch::NONE).unwrap();
+        let claimant = Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 };
+        let epoch = Epoch::new(1).unwrap();
+        leadership::claim(&volume, Path::new("cluster/controller"), epoch, &claimant).unwrap();
+
+        let clock = Arc::new(ManualClock::new(START));
+        let engine = Engine::open(Arc::clone(&volume), EngineSettings::default(), clock).unwrap();
+        for topic in ["orders", "payments"] {
+            let id = [topic.len() as u8; 16];
+            volume.create_dir(&Path::new("topics").join(topic)).unwrap();
+            let text = URL_SAFE_NO_PAD.encode(id);
+            let json = format!("{{\"format\":1,\"topic\":\"{topic}\",\"topic_id\":\"{text}\"}}");
+            data.write(&format!("topics/{topic}/topic-id.json"), &json);
+            for partition in 0..3 {
+                let dir = PathBuf::from(format!("topics/{topic}/{partition}"));
+                volume.create_dir(&dir).unwrap();
+                let identity =
+                    kaas_engine::identity::Identity { topic: topic.into(), partition, topic_id: id };
+                kaas_engine::identity::write_partition(&*volume, &dir, &identity, Epoch::NONE).unwrap();
+                let claimant = claimant.clone();
+                let config = LogConfig::default();
+                let opened =
+                    engine.open_partition(OpenPartition { dir, identity, epoch, claimant, config }).unwrap();
+                opened.append(&batch(&["a", "b"]), Default::default()).unwrap().wait().unwrap().unwrap();
+                opened.close().wait().unwrap().unwrap();
+            }
+        }
+        data.write("topics/orders/config.00000001.1.json", r#"{"format":1,"config":{"retention.ms":"1"}}"#);
+
+        let slot = Path::new("slots/groups/07");
+        journal::birth(&*volume, slot).unwrap();
+        let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
+        let pool = Arc::new(IoPool::new(settings).unwrap());
+        let (journal, _) =
+            Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default()).unwrap();
+        for n in 0..5 {
+            journal.append(&[n]).wait().unwrap();
+        }
+        journal.close();
+        data
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    fn verify(&self, target: &str) -> Report {
+        self.try_verify(target).unwrap()
+    }
+
+    fn try_verify(&self, target: &str) -> Result<Report, VerifyError> {
+        let volume = Local::open(self.temporary.path()).unwrap();
+        verify(&volume, Path::new(target), &options(), &Progress::default())
+    }
+
+    #[track_caller]
+    fn assert_found(&self, kind: Kind, file: &str) -> Finding {
+        let report = self.verify("");
+        let found = report.findings.iter().find(|finding| finding.kind == kind);
+        let found = found.unwrap_or_else(|| panic!("{kind:?} is not among {:#?}", report.findings));
+        assert_eq!(found.file, Path::new(file));
+        found.clone()
+    }
+
+    #[track_caller]
+    fn assert_clean(&self) -> Report {
+        let report = self.verify("");
+        assert!(report.is_clean() && bad(&report).is_empty(), "{:#?}", report.findings);
+        report
+    }
+}
+
+#[test]
+fn every_level_of_a_data_directory_can_be_named() {
+    let data = Data::new();
+    let counts = |target: &str| {
+        let report = data.verify(target);
+        assert!(report.findings.is_empty(), "{target}: {:#?}", report.findings);
+        (report.topics, report.partitions, report.slots, report.records)
+    };
+    assert_eq!(counts(""), (2, 6, 1, 12));
+    assert_eq!(counts("topics"), (2, 6, 0, 12));
+    assert_eq!(counts("topics/orders"), (1, 3, 0, 6));
+    assert_eq!(counts("topics/orders/2"), (0, 1, 0, 2));
+    assert_eq!(counts("slots"), (0, 0, 1, 0));
+    assert_eq!(counts("slots/groups"), (0, 0, 1, 0));
+    assert_eq!(counts("slots/groups/07"), (0, 0, 1, 0));
+    assert_eq!(counts("cluster"), (0, 0, 0, 0));
+    assert_eq!(counts("cluster/controller"), (0, 0, 0, 0));
+    std::fs::create_dir(data.path("other")).unwrap();
+    assert!(matches!(data.try_verify("other"), Err(VerifyError::NothingThere { .. })));
+    assert!(matches!(data.try_verify("missing"), Err(VerifyError::Storage(_))));
+}
+
+#[test]
+fn topics() {
+    let data = Data::new();
+    std::fs::rename(data.path("topics/orders/1"), data.path("topics/orders/7")).unwrap();
+    let found = data.assert_found(Kind::PartitionMissing, "topics/orders/1");
+    assert_eq!(found.severity, Severity::Error);
+    let found = data.assert_found(Kind::ForeignDirectory, "topics/orders/7/partition.json");
+    assert!(found.problem.contains("partition 1"), "{}", found.problem);
+    std::fs::rename(data.path("topics/orders/7"), data.path("topics/orders/1")).unwrap();
+
+    let id = std::fs::read_to_string(data.path("topics/orders/topic-id.json")).unwrap();
+    data.write("topics/orders/topic-id.json", &id.replace("orders", "sales"));
+    data.assert_found(Kind::ForeignDirectory, "topics/orders/topic-id.json");
+    // A new incarnation of the topic with a partition of the former one.
+    data.write(
+        "topics/orders/topic-id.json",
+        &id.replace("BgYGBgYGBgYGBgYGBgYGBg", "AAAAAAAAAAAAAAAAAAAABQ"),
+    );
+    let found = data.assert_found(Kind::ForeignDirectory, "topics/orders/0/partition.json");
+    assert!(found.problem.contains("topic id"), "{}", found.problem);
+    data.write("topics/orders/topic-id.json", &id.replace("BgYG", "!"));
+    data.assert_found(Kind::TopicIdDamaged, "topics/orders/topic-id.json");
+    data.write("topics/orders/topic-id.json", "");
+    data.assert_found(Kind::TopicIdDamaged, "topics/orders/topic-id.json");
+    std::fs::remove_file(data.path("topics/orders/topic-id.json")).unwrap();
+    data.assert_found(Kind::TopicIdMissing, "topics/orders/topic-id.json");
+    data.write("topics/orders/topic-id.json", &id);
+    data.assert_clean();
+
+    data.write("topics/orders/config.00000001.2.json", r#"{"format":1,"config":{"retention.ms":1}}"#);
+    data.assert_found(Kind::TopicConfigDamaged, "topics/orders/config.00000001.2.json");
+    data.write("topics/orders/config.00000001.2.json", "{");
+    data.assert_found(Kind::TopicConfigDamaged, "topics/orders/config.00000001.2.json");
+    data.write("topics/orders/config.00000001.2.json", r#"{"format":2,"config":{}}"#);
+    data.assert_found(Kind::NewerFormat, "topics/orders/config.00000001.2.json");
+    data.write("topics/orders/config.00000001.2.json", r#"{"format":1,"config":{}}"#);
+    data.assert_clean();
+    data.assert_found(Kind::Replaced, "topics/orders/config.00000001.1.json");
+
+    for (name, kind) in [
+        ("topics/~new-4f", Kind::Unfinished),
+        ("topics/~deleted-orders-4f", Kind::Deleted),
+        ("topics/orders/~new-3-4f", Kind::Unfinished),
+    ] {
+        std::fs::create_dir(data.path(name)).unwrap();
+        data.assert_found(kind, name);
+        data.assert_clean();
+        std::fs::remove_dir(data.path(name)).unwrap();
+    }
+    for name in ["topics/orders/00", "topics/what is this"] {
+        std::fs::create_dir(data.path(name)).unwrap();
+        data.assert_found(Kind::UnknownFile, name);
+        std::fs::remove_dir(data.path(name)).unwrap();
+    }
+}
+
+#[test]
+fn the_cluster_and_slots() {
+    let data = Data::new();
+    data.write("cluster/broker-configs.00000001.1.json", "?");
+    data.assert_found(Kind::SettingsDamaged, "cluster/broker-configs.00000001.1.json");
+    data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1}"#);
+    data.write("cluster/meta.json", "?");
+    data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
+    std::fs::remove_file(data.path("cluster/meta.json")).unwrap();
+    data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
+    data.write("cluster/meta.json", r#"{"format":1}"#);
+    change(&data.path("cluster/controller/fence"), |bytes| bytes[512 + 9] ^= 1);
+    data.assert_found(Kind::FenceDamaged, "cluster/controller/fence");
+    change(&data.path("cluster/controller/fence"), |bytes| bytes[512 + 9] ^= 1);
+    data.assert_clean();
+
+    let journal = "slots/groups/07/journal.00000001.0.jsonl";
+    let kept = std::fs::read(data.path(journal)).unwrap();
+    std::fs::write(data.path(journal), &kept[..kept.len() - 3]).unwrap();
+    let found = data.assert_found(Kind::TornTail, journal);
+    assert_eq!(found.severity, Severity::Warning);
+    let second = kept.iter().position(|byte| *byte == b'\n').unwrap() + 20;
+    std::fs::write(data.path(journal), &kept).unwrap();
+    change(&data.path(journal), |bytes| bytes[second] ^= 1);
+    data.assert_found(Kind::JournalDamaged, journal);
+    std::fs::write(data.path(journal), kept).unwrap();
+    data.write("slots/groups/07/notes", "");
+    data.assert_found(Kind::UnknownFile, "slots/groups/07/notes");
+    std::fs::remove_file(data.path("slots/groups/07/fence")).unwrap();
+    data.assert_found(Kind::FenceMissing, "slots/groups/07/fence");
+}
+
+// Crashes at every step.
+
+/// The volume after a run that was cut off at its nth change; `None` if the run came to its end.
+fn cut_off(nth: u64, verdict: Verdict) -> Option<Volume> {
+    let volume = small_segments();
+    let rules = Rules::new([Rule::nth_change(nth, verdict)]);
+    let hook: Arc<dyn Hook> = Arc::clone(&rules) as Arc<dyn Hook>;
+    let faulty: Arc<dyn Substrate> = Arc::new(Faulty::new(Arc::clone(&volume.substrate), hook));
+    let seen = volume.seen_through(faulty);
+    let run = || -> Option<()> {
+        for round in 0..2 {
+            let log = seen.try_open().ok()?;
+            for n in 0..10 {
+                log.append_batch(&producer_batch(5, 0, round * 10 + n, &["some value"])).ok()?;
+            }
+            log.partition.delete_records(Some(Offset(i64::from(round) * 10 + 5))).wait().unwrap().ok()?;
+            log.partition.maintain().wait().unwrap().ok()?;
+            log.append(&["behind"]).ok()?;
+            log.partition.close().wait().unwrap().ok()?;
+        }
+        Some(())
+    };
+    let _ = run();
+    (rules.hits() > 0).then_some(volume)
+}
+
+#[test]
+fn a_crash_at_any_step_leaves_nothing_to_complain_about() {
+    for nth in 1.. {
+        let Some(volume) = cut_off(nth, Verdict::Crash) else {
+            assert!(nth > 80, "{nth}");
+            return;
+        };
+        let report = look(&volume);
+        assert!(report.is_clean(), "step {nth}: {:#?}", bad(&report));
+    }
+}
+
+#[test]
+fn a_crash_in_the_middle_of_any_write_leaves_a_torn_tail_at_most() {
+    let mut torn = 0;
+    for nth in 1.. {
+        let Some(volume) = cut_off(nth, Verdict::CrashShort { bytes: 70 }) else {
+            assert!(nth > 80 && torn > 3, "{nth} {torn}");
+            return;
+        };
+        let report = look(&volume);
+        let kinds: Vec<_> = bad(&report).iter().map(|finding| finding.kind).collect();
+        // A record of the fence that is half written is damage until the next claim, which heals it.
+        let harmless = [Kind::TornTail, Kind::FenceDamaged, Kind::ClaimDamaged];
+        assert!(kinds.iter().all(|kind| harmless.contains(kind)), "step {nth}: {:#?}", bad(&report));
+        torn += usize::from(kinds.contains(&Kind::TornTail));
+    }
+}
+
+// Arbitrary bytes.
+
+#[derive(Debug, Clone)]
+enum Mutation {
+    Overwrite { at: usize, bytes: Vec<u8> },
+    Truncate { at: usize },
+    Append { bytes: Vec<u8> },
+    Replace { bytes: Vec<u8> },
+    Remove,
+    CopyFrom { other: usize },
+}
+
+fn mutation() -> impl Strategy<Value = (usize, Mutation)> {
+    let bytes = || prop::collection::vec(any::<u8>(), 1..80);
+    let mutation = prop_oneof![
+        4 => (any::<usize>(), bytes()).prop_map(|(at, bytes)| Mutation::Overwrite { at, bytes }),
+        2 => any::<usize>().prop_map(|at| Mutation::Truncate { at }),
+        1 => bytes().prop_map(|bytes| Mutation::Append { bytes }),
+        1 => bytes().prop_map(|bytes| Mutation::Replace { bytes }),
+        1 => Just(Mutation::Remove),
+        1 => any::<usize>().prop_map(|other| Mutation::CopyFrom { other }),
+    ];
+    (any::<usize>(), mutation)
+}
+
+fn apply(files: &[PathBuf], file: usize, mutation: Mutation) {
+    let path = &files[file % files.len()];
+    let Ok(mut bytes) = std::fs::read(path) else { return };
+    match mutation {
+        Mutation::Overwrite { at, bytes: new } => {
+            let at = at % bytes.len().max(1);
+            let end = (at + new.len()).min(bytes.len());
+            bytes[at..end].copy_from_slice(&new[..end - at]);
+        }
+        Mutation::Truncate { at } => bytes.truncate(at % bytes.len().max(1)),
+        Mutation::Append { bytes: new } => bytes.extend(new),
+        Mutation::Replace { bytes: new } => bytes = new,
+        Mutation::Remove => {
+            std::fs::remove_file(path).unwrap();
+            return;
+        }
+        Mutation::CopyFrom { other } => {
+            bytes = std::fs::read(&files[other % files.len()]).unwrap_or_default();
+        }
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let files = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path());
+    files.filter(|path| path.is_file()).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn arbitrary_bytes_are_findings_and_nothing_is_written() {
+    let clean = [closed(), looking::crashed()];
+    let whole = clean.each_ref().map(|volume| contents(&dir(volume)));
+    let records = {
+        let volume = closed();
+        volume.open().records()
+    };
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(150);
+    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(which in 0..2usize, mutations in prop::collection::vec(mutation(), 1..6))| {
+        let volume = &clean[which];
+        let all = files(volume, "", "");
+        for (file, mutation) in mutations {
+            apply(&all, file, mutation);
+        }
+        let before = contents(&dir(volume));
+        let report = look(volume);
+        report.to_json(1).unwrap();
+        kaas_engine::verify::render(&report, std::time::Duration::from_secs(1), true);
+        prop_assert_eq!(&contents(&dir(volume)), &before);
+        if report.errors == 0 {
+            // Then nothing keeps anybody from opening it, and what was closed is all there.
+            let again = volume.seen_through(Arc::clone(&volume.substrate)).open_at(1000);
+            prop_assert!(again.is_ok(), "{:?}: {:#?}", again.err(), report.findings);
+            prop_assert!(which == 1 || again.unwrap().records() == records);
+        }
+        for path in files(volume, "", "") {
+            std::fs::remove_file(path).unwrap();
+        }
+        for (path, bytes) in &whole[which] {
+            std::fs::write(path, bytes).unwrap();
+        }
+    });
+}
+
+// The command.
+
+fn command(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kaas-engine")).arg("verify").args(args).output().unwrap()
+}
+
+#[test]
+fn the_command_reports_and_exits() {
+    let data = Data::new();
+    let root = data.temporary.path().to_str().unwrap();
+    let output = command(&[root]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(
+        text.contains("2 topics, 6 partitions, 1 slot") && text.ends_with("Clean: nothing is wrong.\n"),
+        "{text}"
+    );
+    assert!(output.stderr.is_empty(), "no progress without a terminal");
+
+    let partition = data.path("topics/orders/1");
+    let log = partition.join("00000001-00000000000000000000.log");
+    std::fs::write(partition.join("~tmp-x"), "").unwrap();
+    assert_eq!(command(&[root]).status.code(), Some(0), "infos are no findings");
+    change(&log, |bytes| *bytes.last_mut().unwrap() ^= 1);
+    let output = command(&[root]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for part in ["ERRORS (1)", "damaged-batch", "byte 0, offset 0", "means:", "to do:", "Found 1 error"] {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+    assert!(text.contains(partition.to_str().unwrap()) && !text.contains("~tmp-x"), "{text}");
+    let text = String::from_utf8(command(&["--all", root]).stdout).unwrap();
+    assert!(text.contains("~tmp-x"), "{text}");
+
+    let output = command(&["--json", "--threads", "1", partition.to_str().unwrap(), root]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["format"], &json["verdict"]), (&1.into(), &"findings".into()));
+    assert_eq!((&json["partitions"], &json["errors"]), (&7.into(), &2.into()));
+    let finding = &json["findings"][0];
+    assert_eq!((&finding["severity"], &finding["code"]), (&"error".into(), &"damaged-batch".into()));
+    assert_eq!(finding["file"], log.canonicalize().unwrap().to_str().unwrap());
+    assert_eq!((&finding["position"], &finding["offset"]), (&0.into(), &0.into()));
+
+    for args in [vec![], vec!["--nonsense", root], vec!["--repair", root], vec!["--threads", "0", root]] {
+        assert_eq!(command(&args).status.code(), Some(2), "{args:?}");
+    }
+    for wrong in [data.path("missing"), data.path("cluster/meta.json"), data.path("slots/groups/07/fence")] {
+        let output = command(&[wrong.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2), "{}", wrong.display());
+        assert!(String::from_utf8(output.stderr).unwrap().contains("hint:"));
+    }
+    // From within: a relative path says as much as an absolute one.
+    let output = Command::new(env!("CARGO_BIN_EXE_kaas-engine"))
+        .args(["verify", "."])
+        .current_dir(data.path("topics/payments/0"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0));
+}
