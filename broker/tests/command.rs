@@ -198,6 +198,71 @@ fn a_second_process_by_force_fences_the_first() {
 }
 
 #[test]
+fn a_stop_does_not_wait_for_those_that_do_not_read() {
+    let mut broker = Broker::start(&["--shutdown-timeout-ms", "700"]);
+    let mut client = broker.connect();
+    client.create_topic("big", 1, &[]);
+    for _ in 0..40 {
+        client.produce("big", 0, batch(&[&vec![1; 900_000]]));
+    }
+    let mut lazy = broker.connect();
+    lazy.send(12, &fetch_request("big", 0, 0, 0));
+    std::thread::sleep(Duration::from_millis(300));
+    let began = Instant::now();
+    let status = broker.process.terminate(LONG).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", broker.process.said());
+    assert!(began.elapsed() >= Duration::from_millis(600), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let mut broker = Broker::start(&["--shutdown-timeout-ms", "60000"]);
+    let mut client = broker.connect();
+    client.create_topic("big", 1, &[]);
+    for _ in 0..40 {
+        client.produce("big", 0, batch(&[&vec![1; 900_000]]));
+    }
+    let mut lazy = broker.connect();
+    lazy.send(12, &fetch_request("big", 0, 0, 0));
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = rustix::process::Pid::from_raw(i32::try_from(broker.process.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(broker.process.is_running(), "it waits for the reader");
+    let began = Instant::now();
+    let status = broker.process.terminate(LONG).unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(began.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn flags_and_environment_do_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut process = command(&dir, &["--worker-threads", "3", "--log-format", "json"])
+        .env("KAAS_NODE_ID", "42")
+        .env("KAAS_SET", "num.partitions=7;auto.create.topics.enable=false")
+        .env("KAAS_LOG_LEVEL", "debug")
+        .start()
+        .unwrap();
+    let mut client = raw::Client::connect(process.bootstrap());
+    let metadata = client.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() });
+    assert_eq!(metadata.brokers[0].node_id, 42);
+    client.create_topic("t", -1, &[]);
+    let metadata = client.call(12, &MetadataRequest { topics: None, ..MetadataRequest::default() });
+    assert_eq!(metadata.topics[0].partitions.len(), 7);
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.pid())).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    assert_eq!(names.filter(|name| name.starts_with("tokio-rt-worker")).count(), 3);
+    process.terminate(LONG).unwrap();
+    let said = process.said();
+    let lines: Vec<serde_json::Value> =
+        said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert!(lines.iter().any(|line| line["level"] == "DEBUG"), "{said}");
+    assert!(lines.iter().any(|line| line["message"] == "stopped"), "{said}");
+}
+
+#[test]
 fn memory_mode_leaves_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("data");

@@ -273,6 +273,64 @@ fn configs_are_described_altered_and_take_effect_at_once() {
 }
 
 #[test]
+fn broker_configs_act() {
+    let broker = Broker::start(&[
+        "--set",
+        "socket.request.max.bytes=100000",
+        "--set",
+        "fetch.max.bytes=20000",
+        "--set",
+        "max.incremental.fetch.session.cache.slots=0",
+        "--set",
+        "delete.topic.enable=false",
+        "--set",
+        "num.io.threads=2",
+        "--set",
+        "max.connections=3",
+    ]);
+    let mut client = broker.connect();
+    client.create_topic("t", 4, &[]);
+    for partition in [0, 0, 0, 1, 2, 3] {
+        let answer = client.produce("t", partition, batch(&[&[1; 9_000]]));
+        assert_eq!(answer.error_code, ErrorCode::NONE);
+    }
+    let mut large = broker.connect();
+    large.send(9, &raw::produce_request("t", 0, -1, batch(&[&[1; 120_000]])));
+    assert!(large.is_closed(), "socket.request.max.bytes");
+    let fetched = raw::record_bytes(&client.fetch("t", 0, 0)).len();
+    assert!(fetched > 9_000 && fetched <= 20_000, "fetch.max.bytes: {fetched}");
+    let mut session = raw::fetch_request("t", 0, 0, 0);
+    session.session_epoch = 0;
+    assert_eq!(client.call(12, &session).session_id, 0, "max.incremental.fetch.session.cache.slots");
+    let delete = |version| {
+        let topic = DeleteTopicState { name: Some("t".into()), ..Default::default() };
+        let (topics, topic_names) =
+            if version >= 6 { (vec![topic], vec![]) } else { (vec![], vec![KString::from("t")]) };
+        (version, DeleteTopicsRequest { topics, topic_names, timeout_ms: 5_000 })
+    };
+    for (version, code) in [(6, ErrorCode::TOPIC_DELETION_DISABLED), (2, ErrorCode::INVALID_REQUEST)] {
+        let (version, request) = delete(version);
+        assert_eq!(client.call(version, &request).responses[0].error_code, code);
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", broker.process.pid())).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap());
+    let io = names.filter(|name| name.starts_with("kaas-io")).count();
+    assert!((1..=2).contains(&io), "num.io.threads: {io}");
+    // The fourth connection waits until another one has gone.
+    drop(large);
+    let (second, third) = (broker.connect(), broker.connect());
+    let mut fourth = broker.connect();
+    fourth.send(12, &MetadataRequest::default());
+    fourth.stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let early = fourth.stream.peek(&mut [0]);
+    assert!(early.is_err(), "max.connections");
+    drop(second);
+    fourth.stream.set_read_timeout(Some(LONG)).unwrap();
+    assert!(fourth.frame().is_some());
+    drop(third);
+}
+
+#[test]
 fn retention_deletes_old_segments_by_itself() {
     let broker = Broker::start(&["--set", "log.retention.check.interval.ms=200"]);
     let mut client = broker.connect();

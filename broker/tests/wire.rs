@@ -224,11 +224,30 @@ fn a_client_that_stops_in_the_middle_of_a_frame_holds_up_nobody() {
 
 #[test]
 fn requests_wait_for_memory_and_are_served_then() {
-    // 1 MiB for requests in all, and 40 clients with half a MiB each at once.
     let broker = Broker::start(&["--request-memory-mib", "1"]);
     let mut client = broker.connect();
     client.create_topic("t", 1, &[]);
-    let value = vec![9_u8; 512 << 10];
+    let value = vec![9_u8; 700 << 10];
+    // Half a request holds the memory for all of it.
+    let (mut first, mut second) = (broker.connect(), broker.connect());
+    let (_, bytes) = first.encode(9, &produce_request("t", 0, -1, batch(&[&value])));
+    let (begin, rest) = bytes.split_at(bytes.len() / 2);
+    first.stream.write_all(begin).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let (id, bytes) = second.encode(9, &produce_request("t", 0, -1, batch(&[&value])));
+    let mut writer = second.stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || writer.write_all(&bytes).unwrap());
+    second.stream.set_read_timeout(Some(Duration::from_millis(700))).unwrap();
+    let early = second.stream.peek(&mut [0]);
+    assert!(early.is_err(), "served beyond the limit");
+    // Small requests go on.
+    assert_serves(&mut client);
+    first.stream.write_all(rest).unwrap();
+    assert_eq!(first.receive::<ProduceResponse>(9).1.responses[0].partition_responses[0].base_offset, 0);
+    second.stream.set_read_timeout(Some(LONG)).unwrap();
+    let (got, response) = second.receive::<ProduceResponse>(9);
+    assert_eq!((got, response.responses[0].partition_responses[0].base_offset), (id, 1));
+    sender.join().unwrap();
     let threads: Vec<_> = (0..40)
         .map(|_| {
             let mut client = broker.connect();
@@ -239,7 +258,7 @@ fn requests_wait_for_memory_and_are_served_then() {
     for thread in threads {
         assert_eq!(thread.join().unwrap(), ErrorCode::NONE);
     }
-    assert_eq!(client.fetch("t", 0, 39).high_watermark, 40);
+    assert_eq!(client.fetch("t", 0, 41).high_watermark, 42);
 }
 
 #[test]

@@ -281,15 +281,15 @@ mod tests {
     #[tokio::test]
     async fn a_frame_waits_for_the_budget_and_survives_being_dropped_meanwhile() {
         let (mut client, server) = pair().await;
-        let budget = Budget::new(1_000);
-        let held = budget.try_reserve(900).unwrap();
+        let budget = Budget::new(1 << 20);
+        let held = budget.try_reserve(900_000).unwrap();
         let mut reader = reader(&budget);
-        client.write_all(&frame(0, 500)).await.unwrap();
+        client.write_all(&frame(0, 50_000)).await.unwrap();
         let wait = std::time::Duration::from_millis(50);
         assert!(tokio::time::timeout(wait, reader.next(&server)).await.is_err());
         assert!(!reader.is_inside_frame(), "waiting for the budget is not the peer's fault");
         drop(held);
-        assert_eq!(reader.next(&server).await.unwrap().bytes.len(), 500);
+        assert_eq!(reader.next(&server).await.unwrap().bytes.len(), 50_000);
     }
 
     #[tokio::test]
