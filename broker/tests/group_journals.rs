@@ -139,7 +139,8 @@ async fn groups_survive_a_run_that_just_ends() {
     }
     assert_eq!(second.coordinator.list_groups(&[], &[]).await.unwrap().len(), 11);
 
-    // The first run is still there, and may not acknowledge anything any more.
+    // The first run is still there, and may neither acknowledge nor tell anything any more.
+    assert_eq!(offset(&first, "simple-0").await, Err(GroupError::NotCoordinator));
     let request = commit_request("group", &member, 1, 43);
     let answer = first.coordinator.commit_offsets(request).await.topics[0].1[0].1;
     assert_eq!(answer, Some(GroupError::NotCoordinator));
@@ -273,7 +274,7 @@ async fn damage_is_not_served() {
         }
     }
     let later = start(data.path(), GroupConfig { slots: 1, ..config() });
-    assert_eq!(offset(&later, "simple").await, Err(GroupError::CoordinatorNotAvailable));
+    assert_eq!(offset(&later, "simple").await, Err(GroupError::NotCoordinator));
     assert_eq!(later.coordinator.list_groups(&[], &[]).await, Err(GroupError::CoordinatorNotAvailable));
     assert_eq!(commit(&later, "simple", 3).await, Some(GroupError::CoordinatorNotAvailable));
 }

@@ -71,6 +71,12 @@ pub trait GroupLog: Send + Sync {
     /// Not final: none of the records is stored. Final: it is not known whether they are.
     fn append(&self, records: &[Record]) -> LogFuture<()>;
 
+    /// Asks whether this process still leads the slot; `Ok` says that it did at some moment after the call.
+    ///
+    /// # Errors
+    /// As for `append`.
+    fn confirm(&self) -> LogFuture<()>;
+
     /// Whether the log has grown so long that a snapshot is due, whatever the number of its entries.
     fn wants_snapshot(&self) -> bool;
 

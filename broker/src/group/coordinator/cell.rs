@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::super::log::{GroupLog, LogFuture};
+use super::super::log::{GroupLog, GroupLogError, LogFuture};
 use super::super::state::{Effect, Effects, GroupError, PersistId, Record, Response, SlotState, Token};
 
 /// A slot.
@@ -76,6 +76,8 @@ pub(super) struct Open {
     /// When the worker wakes by itself, in the machine's monotonic milliseconds.
     pub sleeping_until: Option<u64>,
     pub wake: Arc<Notify>,
+    /// A final error of the log that somebody else than the worker has met.
+    pub failure: Option<GroupLogError>,
 }
 
 impl Open {
@@ -98,6 +100,7 @@ impl Open {
             entries_since_snapshot: 0,
             sleeping_until: None,
             wake: Arc::new(Notify::new()),
+            failure: None,
         }
     }
 

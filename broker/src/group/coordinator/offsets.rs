@@ -11,6 +11,9 @@ use crate::group::state::{
     OffsetDeleteResponse, OffsetFetchRequest, OffsetFetchResponse, Response,
 };
 
+/// How often the leadership is asked for before a fetch fails.
+const CONFIRM_ATTEMPTS: usize = 3;
+
 impl GroupCoordinator {
     /// An answer that the journal has to give in time.
     async fn in_time<T, E>(&self, answer: impl Future<Output = Result<T, E>>) -> Result<T, GroupError> {
@@ -42,35 +45,65 @@ impl GroupCoordinator {
         }
     }
 
-    /// OffsetFetch for one group. What it answers is durable. With `require_stable` it first waits for commits of the
-    /// group that are on their way.
+    /// OffsetFetch for one group. What it answers is durable, and this broker did lead the slot after the call. With
+    /// `require_stable` it first waits for commits of the group that are on their way.
     pub async fn fetch_offsets(&self, request: &OffsetFetchRequest) -> OffsetFetchResponse {
-        let failed = |error| OffsetFetchResponse {
+        self.fetch(request).await.unwrap_or_else(|error| OffsetFetchResponse {
             group_id: request.group_id.clone(),
-            error: Some(error),
+            error: Some(match error {
+                // Not every consumer retries after this one; all look for the coordinator after the other.
+                GroupError::CoordinatorNotAvailable => GroupError::NotCoordinator,
+                error => error,
+            }),
             topics: Vec::new(),
-        };
-        if request.require_stable
-            && let Err(error) = self.commits_settled(&request.group_id).await
-        {
-            return failed(error);
+        })
+    }
+
+    async fn fetch(&self, request: &OffsetFetchRequest) -> Result<OffsetFetchResponse, GroupError> {
+        let slot = self.slot_of(&request.group_id);
+        if request.require_stable {
+            self.commits_settled(&request.group_id, slot).await?;
         }
-        self.run(&request.group_id, |machine, _, _| machine.offset_fetch(request))
-            .await
-            .unwrap_or_else(failed)
+        self.confirm_leadership(slot).await?;
+        self.run(&request.group_id, |machine, _, _| machine.offset_fetch(request)).await
     }
 
     /// Waits for what is on its way to the journal, if that includes commits of this group.
-    async fn commits_settled(&self, group_id: &str) -> Result<(), GroupError> {
-        let cell = self.shared.ready(self.slot_of(group_id)).await?;
+    async fn commits_settled(&self, group_id: &str, slot: usize) -> Result<(), GroupError> {
+        let cell = self.shared.ready(slot).await?;
         let waiting = cell.with_open(|open| {
             let commits = open.machine.has_commits_in_flight(group_id);
             commits.then(|| (open.made, open.completed.subscribe()))
         });
         let Some(Some((made, mut completed))) = waiting else { return Ok(()) };
-        let settled = self.in_time(completed.wait_for(|count| *count >= made)).await.map(|_| ());
-        // Consumers look for the coordinator on this error; others they would not all retry.
-        settled.map_err(|_| GroupError::NotCoordinator)
+        self.in_time(completed.wait_for(|count| *count >= made)).await.map(|_| ())
+    }
+
+    /// A coordinator that has been replaced unawares must not tell a consumer where to go on: what others have
+    /// committed since is not known here.
+    async fn confirm_leadership(&self, slot: usize) -> Result<(), GroupError> {
+        let cell = self.shared.ready(slot).await?;
+        let mut last = GroupError::NotCoordinator;
+        for _ in 0..CONFIRM_ATTEMPTS {
+            let Some(asked) = cell.with_open(|open| open.log.confirm()) else {
+                return Err(GroupError::NotCoordinator);
+            };
+            match timeout(self.shared.patience(), asked).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) if error.is_final() => {
+                    let answer = error.answer();
+                    cell.with_open(|open| {
+                        open.failure = Some(error);
+                        open.wake.notify_one();
+                    });
+                    return Err(answer);
+                }
+                // It shared the fate of an append that had no room.
+                Ok(Err(error)) => last = error.answer(),
+                Err(_) => return Err(GroupError::CoordinatorNotAvailable),
+            }
+        }
+        Err(last)
     }
 
     /// OffsetDelete. On success the deletion is durable.

@@ -21,6 +21,7 @@ pub(super) struct Worker {
     wake: Arc<Notify>,
     stop: watch::Receiver<bool>,
     next_check: Instant,
+    next_confirm: Instant,
     no_snapshot_before: Instant,
 }
 
@@ -43,6 +44,7 @@ impl Worker {
             appends,
             stop,
             next_check,
+            next_confirm: Instant::now(),
             no_snapshot_before: Instant::now(),
         }
     }
@@ -50,11 +52,18 @@ impl Worker {
     pub async fn run(mut self) {
         let mut append: Option<Append> = None;
         let mut snapshot: Option<LogFuture<()>> = None;
+        let mut confirm: Option<LogFuture<()>> = None;
         loop {
+            if let Some(error) = self.with(|open| open.failure.take()).flatten() {
+                return self.failed(error).await;
+            }
+            if confirm.is_none() {
+                confirm = self.confirm_if_due();
+            }
             if snapshot.is_none() {
                 snapshot = self.snapshot_if_due();
             }
-            let deadline = self.sleep();
+            let deadline = self.sleep(confirm.is_none());
             tokio::select! {
                 outcome = optional(append.as_mut().map(|(_, append)| append)) => {
                     if let Some((id, _)) = append.take()
@@ -70,6 +79,14 @@ impl Worker {
                 outcome = optional(snapshot.as_mut()) => {
                     snapshot = None;
                     if let Err(error) = self.snapshot_written(outcome) {
+                        return self.failed(error).await;
+                    }
+                }
+                outcome = optional(confirm.as_mut()) => {
+                    confirm = None;
+                    if let Err(error) = outcome
+                        && error.is_final()
+                    {
                         return self.failed(error).await;
                     }
                 }
@@ -99,13 +116,29 @@ impl Worker {
     }
 
     /// When to wake next; tells the slot, so that an earlier timer wakes us.
-    fn sleep(&self) -> Instant {
+    fn sleep(&self, may_confirm: bool) -> Instant {
         let deadline = self.with(|open| {
             open.sleeping_until = open.machine.next_deadline();
             open.sleeping_until
         });
         let deadline = deadline.flatten().map(|ms| self.shared.instant(ms));
-        deadline.map_or(self.next_check, |deadline| deadline.min(self.next_check))
+        let mut own = self.next_check;
+        if may_confirm {
+            own = own.min(self.next_confirm);
+        }
+        deadline.map_or(own, |deadline| deadline.min(own))
+    }
+
+    /// Asks from time to time whether this broker still leads the slot: members and readers must not be served by a
+    /// coordinator that has been replaced without noticing.
+    fn confirm_if_due(&mut self) -> Option<LogFuture<()>> {
+        let now = Instant::now();
+        if now < self.next_confirm {
+            return None;
+        }
+        self.next_confirm = now + Duration::from_millis(self.shared.config.leadership_check_interval_ms);
+        let any = self.with(|open| open.machine.has_groups()).unwrap_or(false);
+        any.then(|| self.log.confirm())
     }
 
     fn fire(&mut self) {

@@ -30,6 +30,9 @@ pub struct GroupConfig {
     /// Appends of one slot that may be on their way to the volume at a time; requests beyond it are answered
     /// with COORDINATOR_NOT_AVAILABLE, which clients retry. kaas only.
     pub max_appends_in_flight: usize,
+    /// How often a slot with groups asks whether this broker still leads it, from 1: a coordinator that was paused and
+    /// replaced goes on believing in its members for no longer than that. kaas only.
+    pub leadership_check_interval_ms: u64,
     /// Journal entries after which a slot's state is written as a snapshot. kaas only.
     pub snapshot_after_entries: u64,
 }
@@ -48,6 +51,7 @@ impl Default for GroupConfig {
             offsets_commit_timeout_ms: 5_000,
             slots: 50,
             max_appends_in_flight: 10_000,
+            leadership_check_interval_ms: 3_000,
             snapshot_after_entries: 10_000,
         }
     }

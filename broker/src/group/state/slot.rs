@@ -89,6 +89,11 @@ impl SlotState {
         self.pending.appends.len()
     }
 
+    /// Whether there is any group.
+    pub fn has_groups(&self) -> bool {
+        !self.groups.is_empty()
+    }
+
     /// The group, for tests and metrics.
     pub fn group(&self, group_id: &str) -> Option<&ClassicGroup> {
         self.groups.get(group_id)
@@ -260,7 +265,7 @@ impl SlotState {
             return LeaveResponse { error: Some(GroupError::InvalidGroupId), members: Vec::new() };
         }
         let (groups, mut cx) = self.split(now, effects);
-        match groups.get_mut(request.group_id.as_str()) {
+        let response = match groups.get_mut(request.group_id.as_str()) {
             Some(group) => group.leave(&request.members, &mut cx),
             None => LeaveResponse {
                 error: None,
@@ -274,7 +279,9 @@ impl SlotState {
                     })
                     .collect(),
             },
-        }
+        };
+        self.drop_if_pristine(&request.group_id);
+        response
     }
 
     // ----- administration

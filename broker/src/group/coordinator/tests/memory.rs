@@ -73,6 +73,15 @@ impl GroupLog for MemoryLog {
         Box::pin(self.write(move |stored| stored.entries.extend(entries)))
     }
 
+    fn confirm(&self) -> LogFuture<()> {
+        let (slot, epoch) = (self.slot, self.epoch);
+        let answer = match self.volume.slots.lock().get(&slot) {
+            Some(stored) if stored.epoch == epoch => Ok(()),
+            _ => Err(GroupLogError::Deposed { slot }),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+
     fn wants_snapshot(&self) -> bool {
         self.volume.large.load(Ordering::Relaxed)
     }

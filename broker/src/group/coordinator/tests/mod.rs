@@ -149,9 +149,23 @@ async fn a_deposed_coordinator_acknowledges_nothing() {
     assert_eq!(commit(&first, "g", 1).await, None);
     let second = coordinator(&volume, config());
     assert_eq!(commit(&second, "g", 2).await, None);
+    assert_eq!(offset(&first, "g", false).await, Err(GroupError::NotCoordinator), "not even what it knows");
     assert_eq!(commit(&first, "g", 3).await, Some(GroupError::NotCoordinator));
-    assert_eq!(offset(&first, "g", false).await, Err(GroupError::NotCoordinator));
     assert_eq!(offset(&second, "g", true).await, Ok(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deposed_coordinator_does_not_believe_in_its_members_for_long() {
+    let volume = Arc::new(Volume::default());
+    let first = coordinator(&volume, config());
+    let id = stable(&first, "g").await;
+    let second = coordinator(&volume, config());
+    second.load_existing().await.unwrap();
+    volume.refuse_open.store(true, Ordering::Relaxed);
+    assert_eq!(first.heartbeat(&beat("g", &id, 1)).await, Ok(()));
+    sleep(Duration::from_millis(3_001)).await;
+    assert_eq!(first.heartbeat(&beat("g", &id, 1)).await, Err(GroupError::NotCoordinator));
+    assert_eq!(second.heartbeat(&beat("g", &id, 1)).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
