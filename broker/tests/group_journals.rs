@@ -9,6 +9,7 @@ use bytes::Bytes;
 use kaas_broker::group::state::*;
 use kaas_broker::group::{GroupCoordinator, JournalLogs};
 use kaas_control::election::{Controller, ControllerSettings};
+use kaas_engine::Reserve;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
 use kaas_fault_injection::faulty::{Faulty, Point, Rule, Rules, Verdict};
@@ -40,7 +41,8 @@ fn start(data: &Path, config: GroupConfig) -> Run {
     let settings = ControllerSettings { node_id: 1, cluster_id: None, ignore_lock: true };
     let controller = Arc::new(Controller::start(Arc::clone(&volume), &settings).unwrap());
     let io = Arc::new(IoPool::new(IoPoolSettings::default()).unwrap());
-    let logs = JournalLogs::new(volume, controller.clone(), io, JournalSettings::default());
+    let reserve = Arc::new(Reserve::new(Arc::clone(&volume)));
+    let logs = JournalLogs::new(volume, controller.clone(), io, JournalSettings::default(), reserve);
     let coordinator = Arc::new(GroupCoordinator::new(config, Arc::new(logs)).unwrap());
     Run { coordinator, controller, rules }
 }

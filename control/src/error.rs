@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use kaas_engine::MayBeNoSpace;
+use kaas_engine::leadership::ClaimError;
 use kaas_engine::manifest::versioned::VersionedError;
 use kaas_engine::types::Epoch;
 
@@ -98,6 +100,18 @@ pub enum ControlError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl MayBeNoSpace for ControlError {
+    fn is_no_space(&self) -> bool {
+        match self {
+            Self::Storage(error) => error.is_no_space(),
+            Self::Partition { source, .. } | Self::Claim { source, .. } => {
+                source.downcast_ref::<ClaimError>().is_some_and(MayBeNoSpace::is_no_space)
+            }
+            _ => false,
+        }
+    }
 }
 
 impl From<VersionedError> for ControlError {

@@ -30,6 +30,8 @@ impl PartitionKeeper for Keeper {
     fn take_away(&self, _topic: &Topic) -> Result<(), ControlError> {
         Ok(())
     }
+
+    fn give_back(&self, _topic: &Topic) {}
 }
 
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> (T, Duration) {

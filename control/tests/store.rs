@@ -363,6 +363,8 @@ fn a_deletion_that_fails_is_repeated() {
         assert!(world.store.delete_topic(topic.id).is_err());
         assert_eq!(names(world.substrate.as_ref(), "topics"), ["a"]);
         assert!(world.store.topics().get("a").is_some());
+        let events = world.events.take();
+        assert_eq!(events.last().unwrap(), "give back a", "what is not deleted is served: {events:?}");
         *world.keeper.fail_take_away.lock() = false;
         world.say(Say::Unknown);
         assert!(world.store.delete_topic(topic.id).is_err());

@@ -1,6 +1,5 @@
 //! An engine: what the partitions of one root share.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,9 +15,6 @@ use crate::log::tail::TailBudget;
 use crate::reserve::Reserve;
 use crate::settings::EngineSettings;
 use crate::timer::Timer;
-
-/// Name of the file at the root that holds a little space for cleaning up a full volume.
-pub const RESERVE_FILE: &str = "~reserve";
 
 /// The log engine of one process on one root directory.
 #[derive(Debug, Clone)]
@@ -36,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) timer: Timer,
     pub(crate) open_segments: OpenSegments,
     pub(crate) tail_budget: Arc<TailBudget>,
-    pub(crate) reserve: Reserve,
+    pub(crate) reserve: Arc<Reserve>,
     started: Instant,
 }
 
@@ -63,7 +59,7 @@ impl Engine {
             timer: Timer::new()?,
             open_segments: OpenSegments::new(settings.open_segments_max),
             tail_budget: Arc::default(),
-            reserve: Reserve::new(Arc::clone(&substrate), Path::new(RESERVE_FILE).to_owned()),
+            reserve: Arc::new(Reserve::new(Arc::clone(&substrate))),
             started: Instant::now(),
             substrate,
             settings,
@@ -96,17 +92,14 @@ impl Engine {
     /// belongs to another incarnation of the topic; [`EngineError::Damaged`] if records that were committed are not
     /// there, which only `kaas-engine verify --repair` may decide to go on from.
     pub fn open_partition(&self, request: OpenPartition) -> Result<Arc<Partition>, EngineError> {
-        open(&self.shared, request)
+        // A full volume must not keep a partition from being read and cleaned up.
+        self.shared.reserve.with(|| open(&self.shared, request.clone()))
     }
 
-    /// Puts space aside for cleaning up when the volume is full. Blocks; to be called at the start and now and then.
-    pub fn replenish_reserve(&self) -> Result<(), EngineError> {
-        self.shared.reserve.replenish()
-    }
-
-    /// Gives up the space put aside, so that something that frees space can be written. True if there was some.
-    pub fn give_up_reserve(&self) -> bool {
-        self.shared.reserve.give_up()
+    /// The space put aside for a full volume. Who runs the engine replenishes it at the start, now and then, and often
+    /// while it is lent; without that there is none.
+    pub fn reserve(&self) -> &Arc<Reserve> {
+        &self.shared.reserve
     }
 
     /// Bytes of records kept in memory for readers at the tail.

@@ -4,8 +4,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kaas_substrate::ErrorClass;
-
 use crate::batch::BatchError;
 use crate::leadership::ClaimError;
 use crate::manifest::versioned::VersionedError;
@@ -45,13 +43,6 @@ pub enum EngineError {
     /// The engine is shutting down and takes no more work.
     #[error("the engine is closed")]
     EngineClosed,
-}
-
-impl EngineError {
-    /// True when the volume said that it is full.
-    pub fn is_no_space(&self) -> bool {
-        matches!(self, Self::Storage(error) if error.class == ErrorClass::NoSpace)
-    }
 }
 
 /// An append that was not taken, or that did not get where its `acks` asked for.

@@ -105,11 +105,12 @@ pub mod verify;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use commit::{AppendOutcome, Appended};
-pub use engine::{Engine, RESERVE_FILE};
+pub use engine::Engine;
 pub use error::{AppendError, EngineError, ReadError};
 pub use log::{
     Acks, AppendOptions, AppendTicket, BlockingRead, FetchedRecords, Isolation, Maintained, OpenPartition,
     Partition, Read, ReadRequest, RecordsPart, SegmentFile, SegmentName, State, Status, TimeQuery,
     TimestampOffset, WatchGuard, Watcher,
 };
+pub use reserve::{MayBeNoSpace, RESERVE_FILE, Reserve};
 pub use settings::{EngineSettings, LogConfig, TimestampPolicy};

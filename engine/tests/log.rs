@@ -6,6 +6,8 @@ mod support;
 
 use kaas_engine::types::{Epoch, Offset, Timestamp};
 use kaas_engine::{AppendError, EngineError, Isolation, LogConfig, ReadError, ReadRequest, State, TimeQuery};
+use kaas_substrate::{OpenMode, Substrate};
+use std::path::Path;
 use support::{START, Volume, batch, decode, producer_batch};
 
 fn each_volume(test: impl Fn(Volume)) {
@@ -435,11 +437,11 @@ fn log_append_time_replaces_the_producers_timestamps() {
 
 #[test]
 fn a_full_volume_fails_appends_and_recovers() {
-    let memory = kaas_substrate::Memory::with_capacity(3 << 20);
-    let mut volume = Volume::on(std::sync::Arc::new(memory), None);
+    let memory = std::sync::Arc::new(kaas_substrate::Memory::with_capacity(3 << 20));
+    let mut volume = Volume::on(std::sync::Arc::clone(&memory) as _, None);
     volume.config = LogConfig { segment_bytes: 200_000, ..LogConfig::default() };
     let log = volume.open();
-    log.engine.replenish_reserve().unwrap();
+    log.engine.reserve().replenish().unwrap();
     let value = "x".repeat(50_000);
     let mut stored = 0;
     let error = loop {
@@ -453,8 +455,15 @@ fn a_full_volume_fails_appends_and_recovers() {
     assert!(stored > 20);
     assert_eq!(log.values().len(), stored as usize);
     assert_eq!(log.partition.status().log_end, Offset(i64::from(stored)));
-    // Deleting works on the full volume, and makes room.
+    // Deleting works on a volume that is full to the last byte, and makes room.
+    let left = usize::try_from(memory.space().unwrap().available_bytes.unwrap()).unwrap();
+    let ballast = memory.open(Path::new("ballast"), OpenMode::CreateNew).unwrap();
+    ballast.write_all_at(&[std::io::IoSlice::new(&vec![1; left])], 0).unwrap();
     assert_eq!(log.partition.delete_records(Some(Offset(15))).wait().unwrap().unwrap(), Offset(15));
+    // The room is not for appends before what was put aside for cleaning up is back.
+    let early = log.append_batch(&producer_batch(1, 0, stored, &[&value]));
+    assert!(matches!(early, Err(AppendError::NoSpace(_))), "{early:?}");
+    log.engine.reserve().replenish().unwrap();
     let next = log.append_batch(&producer_batch(1, 0, stored, &[&value])).unwrap();
     assert_eq!(next.base_offset, Offset(i64::from(stored)));
     log.crash();

@@ -7,7 +7,7 @@ use kaas_control::ControlError;
 use kaas_engine::batch::{BatchError, BatchErrorClass};
 use kaas_engine::producer_state::ProducerError;
 use kaas_engine::types::Epoch;
-use kaas_engine::{AppendError, EngineError, ReadError};
+use kaas_engine::{AppendError, EngineError, MayBeNoSpace, ReadError};
 use kaas_protocol::{ErrorCode, KString};
 
 use crate::config::ConfigError;
@@ -169,6 +169,7 @@ pub fn read(error: &ReadError) -> Failure {
 /// A partition that cannot be opened or changed.
 pub fn engine(error: &EngineError) -> Failure {
     let code = match error {
+        full if full.is_no_space() => ErrorCode::KAFKA_STORAGE_ERROR,
         EngineError::Claim(_)
         | EngineError::Deposed { .. }
         | EngineError::Closed

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kaas_control::election::Controller;
+use kaas_engine::Reserve;
 use kaas_engine::io::IoPool;
 use kaas_engine::journal::{Journal, JournalError, JournalSettings, JournalTicket, OpenError, birth};
 use kaas_engine::leadership::{ClaimError, Claimant};
@@ -66,20 +67,24 @@ struct Shared {
     epochs: Arc<dyn SlotEpochs>,
     io: Arc<IoPool>,
     settings: JournalSettings,
+    /// What a full volume has for opening slots.
+    reserve: Arc<Reserve>,
     /// The epoch at which this run last claimed a slot, or tried to; an epoch is used once.
     claimed: Mutex<BTreeMap<usize, Epoch>>,
 }
 
 impl JournalLogs {
-    /// The journals of the data directory that `substrate` is rooted at. Touches nothing yet.
+    /// The journals of the data directory that `substrate` is rooted at. Touches nothing yet. `reserve` is that of the
+    /// same volume: slots may be opened when it is full, but nothing is appended while the reserve is lent.
     pub fn new(
         substrate: Arc<dyn Substrate>,
         epochs: Arc<dyn SlotEpochs>,
         io: Arc<IoPool>,
         settings: JournalSettings,
+        reserve: Arc<Reserve>,
     ) -> Self {
         let claimed = Mutex::new(BTreeMap::new());
-        Self { shared: Arc::new(Shared { substrate, epochs, io, settings, claimed }) }
+        Self { shared: Arc::new(Shared { substrate, epochs, io, settings, reserve, claimed }) }
     }
 
     /// Runs a blocking call on the I/O pool.
@@ -140,18 +145,14 @@ impl Shared {
                 epoch = self.epochs.advance_above(used).map_err(unavailable)?;
             }
             self.claimed.lock().insert(slot, epoch);
-            let opened = Journal::open(
-                &self.substrate,
-                &slot_dir(slot),
-                epoch,
-                &self.epochs.claimant(),
-                &self.io,
-                self.settings.clone(),
-            );
-            match opened {
+            let (dir, claimant) = (slot_dir(slot), self.epochs.claimant());
+            let open =
+                || Journal::open(&self.substrate, &dir, epoch, &claimant, &self.io, self.settings.clone());
+            match self.reserve.with(open) {
                 Ok((journal, replay)) => {
                     let large_bytes = self.settings.max_file_bytes / 2;
-                    let log = JournalLog { journal: Arc::new(journal), slot, large_bytes };
+                    let reserve = Arc::clone(&self.reserve);
+                    let log = JournalLog { journal: Arc::new(journal), reserve, slot, large_bytes };
                     return Ok(OpenedLog {
                         log: Arc::new(log),
                         snapshot: replay.snapshot,
@@ -192,6 +193,7 @@ fn slot_name_is(name: &std::ffi::OsStr, slot: usize) -> bool {
 
 struct JournalLog {
     journal: Arc<Journal>,
+    reserve: Arc<Reserve>,
     slot: usize,
     large_bytes: u64,
 }
@@ -218,6 +220,9 @@ fn log_error(slot: usize, error: &JournalError) -> GroupLogError {
 
 impl GroupLog for JournalLog {
     fn append(&self, records: &[Record]) -> LogFuture<()> {
+        if self.reserve.is_lent() {
+            return Box::pin(std::future::ready(Err(GroupLogError::NoSpace { slot: self.slot })));
+        }
         self.outcome(self.journal.append(records))
     }
 

@@ -59,7 +59,8 @@ impl Keeper {
         let Partitions { engine, controller, .. } = &*self.partitions;
         let dir = topic.partition_dir(partition);
         for _ in 0..CLAIM_ATTEMPTS {
-            match leadership::claim(engine.substrate(), &dir, epoch, controller.claimant()) {
+            let claim = || leadership::claim(engine.substrate(), &dir, epoch, controller.claimant());
+            match engine.reserve().with(claim) {
                 Ok(_) => return Ok(epoch),
                 Err(ClaimError::Refused { highest, .. }) => {
                     epoch = controller.advance_above(epoch.max(highest))?
@@ -97,6 +98,14 @@ impl PartitionKeeper for Keeper {
         // Above the epoch of every partition that was opened in this run.
         epoch = self.partitions.controller.advance_above(epoch)?;
         self.claim_all(topic, epoch)
+    }
+
+    fn give_back(&self, topic: &Topic) {
+        self.partitions.give_back(topic.id);
+    }
+
+    fn make_room(&self) -> bool {
+        self.partitions.engine.reserve().lend()
     }
 }
 

@@ -239,13 +239,14 @@ impl Partitions {
     ) -> Result<Arc<Partition>, OpenError> {
         let mut epoch = self.controller.current();
         if epoch <= after {
-            epoch = self.controller.advance_above(after)?;
+            epoch = self.engine.reserve().with(|| self.controller.advance_above(after))?;
         }
         for _ in 0..CLAIM_ATTEMPTS {
             match self.engine.open_partition(self.request(topic, partition, epoch)) {
                 Err(EngineError::Claim(claim)) => match &*claim {
                     ClaimError::Refused { highest, .. } => {
-                        epoch = self.controller.advance_above(epoch.max(*highest))?
+                        let above = epoch.max(*highest);
+                        epoch = self.engine.reserve().with(|| self.controller.advance_above(above))?;
                     }
                     _ => return Err(EngineError::Claim(claim).into()),
                 },
@@ -342,6 +343,11 @@ impl Partitions {
             _ => true,
         });
         open
+    }
+
+    /// Lets the partitions of a topic that was taken be opened again.
+    pub(super) fn give_back(&self, topic: TopicId) {
+        self.taken.lock().remove(&topic);
     }
 
     /// Forgets topics that exist no more.

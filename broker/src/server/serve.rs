@@ -15,6 +15,9 @@ use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
 use crate::partitions::Maintenance;
 
+/// How often it is looked whether a full volume has room again.
+const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Time that remains for closing partitions when requests have used up theirs.
 const CLOSE_GRACE: Duration = Duration::from_secs(20);
 
@@ -54,6 +57,7 @@ impl Started {
         let mut tasks = JoinSet::new();
         tasks.spawn(Maintenance::new(Arc::clone(&broker)).run());
         tasks.spawn(follow_store(Arc::clone(&broker)));
+        tasks.spawn(keep_reserve(Arc::clone(&broker)));
         tasks.spawn(coordinate_groups(Arc::clone(&broker)));
 
         shutdown.reached(Phase::Draining).await;
@@ -85,6 +89,26 @@ async fn coordinate_groups(broker: Arc<Broker>) {
         broker.shutdown.reached(Phase::Draining).await;
         broker.groups.shutdown().await;
     });
+}
+
+/// Puts space aside again after a full volume has needed it: appends wait for that.
+async fn keep_reserve(broker: Arc<Broker>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = broker.shutdown.reached(Phase::Draining) => return,
+            () = tokio::time::sleep(RESERVE_INTERVAL) => {}
+        }
+        let reserve = Arc::clone(broker.engine.reserve());
+        if !reserve.is_lent() {
+            continue;
+        }
+        // Saturated threads are no reason to give up.
+        let Ok(ticket) = broker.engine.io().run(move || reserve.replenish()) else { continue };
+        if let Ok(Err(error)) = ticket.await {
+            warn!(%error, "the space put aside for when the volume is full is not there");
+        }
+    }
 }
 
 /// Puts changes of the store into force, whoever made them.

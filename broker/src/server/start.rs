@@ -14,10 +14,10 @@ use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
 use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
-use kaas_engine::{Engine, EngineSettings, SystemClock};
+use kaas_engine::{Engine, EngineSettings, Reserve, SystemClock};
 use kaas_substrate::{Local, Memory, Substrate};
 use tokio::sync::Notify;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{Broker, Configs, HostPort, Options};
 use crate::api::Sessions;
@@ -120,12 +120,18 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
 
     let controller_settings =
         ControllerSettings { node_id: options.node_id, cluster_id: None, ignore_lock: options.ignore_lock };
-    let controller = Controller::start(Arc::clone(&substrate), &controller_settings).map_err(failed)?;
-    let controller = Arc::new(controller);
+    let start = || Controller::start(Arc::clone(&substrate), &controller_settings);
+    // A full volume must not keep the broker from starting: how else would records be deleted?
+    let controller = Arc::new(Reserve::new(Arc::clone(&substrate)).with(start).map_err(failed)?);
     let engine_settings = engine_settings(&configs);
     let io_threads = engine_settings.io.max_threads;
     let engine = Engine::open(Arc::clone(&substrate), engine_settings, Arc::new(SystemClock))
         .map_err(StartError::Threads)?;
+    if !options.memory
+        && let Err(error) = engine.reserve().replenish()
+    {
+        warn!(%error, "no space is put aside for when the volume is full");
+    }
     let partitions =
         Partitions::new(engine.clone(), Arc::clone(&controller), configs.layers.clone(), io_threads);
     let partitions = Arc::new(partitions);
@@ -144,6 +150,7 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
         Arc::<Controller>::clone(&controller),
         Arc::new(IoPool::new(groups_pool).map_err(StartError::Threads)?),
         JournalSettings::default(),
+        Arc::clone(engine.reserve()),
     );
     let groups = GroupCoordinator::new(group_config(&configs), Arc::new(groups))?;
     let producer_ids = ProducerIds::open(substrate, Arc::<Controller>::clone(&controller)).map_err(failed)?;

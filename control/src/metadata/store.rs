@@ -122,4 +122,13 @@ pub trait PartitionKeeper: Send + Sync {
     /// from being opened again, and claims each at an epoch above every leader's. On return nothing can be
     /// acknowledged into them any more. Called again for the same topic if a later step failed.
     fn take_away(&self, topic: &Topic) -> Result<(), ControlError>;
+
+    /// Lets the partitions of `topic` be opened again: they could not be taken away, or their directory stayed where
+    /// it was.
+    fn give_back(&self, topic: &Topic);
+
+    /// Makes a little room on a full volume for something that helps to clean it up. True if it is worth trying again.
+    fn make_room(&self) -> bool {
+        false
+    }
 }

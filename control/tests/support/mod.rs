@@ -108,6 +108,10 @@ impl PartitionKeeper for TestKeeper {
         self.events.note(format!("take away {}", topic.name));
         if *self.fail_take_away.lock() { Err(failed(topic, 0)) } else { Ok(()) }
     }
+
+    fn give_back(&self, topic: &Topic) {
+        self.events.note(format!("give back {}", topic.name));
+    }
 }
 
 fn failed(topic: &Topic, partition: u32) -> ControlError {

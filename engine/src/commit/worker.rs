@@ -8,12 +8,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kaas_substrate::{ErrorClass, Kind};
+use kaas_substrate::{ErrorClass, Kind, Operation};
 
 use super::staging::{Staged, Told};
 use super::writer::Writer;
 use crate::error::AppendError;
 use crate::leadership::Standing;
+use crate::log::names::SegmentFile;
 use crate::log::partition::{Core, Partition, Request};
 use crate::log::status::State;
 use crate::settings::LogConfig;
@@ -131,12 +132,19 @@ impl Partition {
 
     fn commit(self: &Arc<Self>, writer: &mut Writer, batches: Vec<Staged>, roll: bool, config: &LogConfig) {
         let now = self.shared.clock.now();
-        if let Err(error) = self.write(writer, &batches, roll, now, config) {
+        let outcome = match self.room(writer) {
+            Ok(()) => self.write(writer, &batches, roll, now, config),
+            Err(full) => Err(full),
+        };
+        if let Err(error) = outcome {
             if error.class == ErrorClass::NoSpace && self.take_back_cycle(writer, batches, &error) {
                 return;
             }
             self.poison(&error);
             return;
+        }
+        if std::mem::take(&mut writer.volume_full) {
+            tracing::info!(dir = %self.dir.display(), "there is space again: appends succeed");
         }
         writer.wrote(&batches, now);
         let end = writer.end;
@@ -171,6 +179,17 @@ impl Partition {
         space.into_iter().for_each(|completion| completion.complete(()));
         self.fence(more);
         self.after_commit(writer);
+    }
+
+    /// Fails if what room the volume has is for cleaning up.
+    fn room(&self, writer: &Writer) -> Result<(), kaas_substrate::Error> {
+        if !self.shared.reserve.is_lent() {
+            return Ok(());
+        }
+        let active = writer.active.as_ref();
+        let path = active.map_or_else(|| self.dir.clone(), |active| active.segment.path(SegmentFile::Log));
+        let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        Err(kaas_substrate::Error { operation: Operation::Write, path, class: ErrorClass::NoSpace, source })
     }
 
     /// Rolls if asked, begins a segment if there is none, writes.
@@ -241,7 +260,9 @@ impl Partition {
             tracing::error!(dir = %self.dir.display(), error = %cut, "cannot cut off a half-written batch");
             return false;
         }
-        tracing::warn!(dir = %self.dir.display(), %error, "no space: appends fail until there is space again");
+        if !std::mem::replace(&mut writer.volume_full, true) {
+            tracing::warn!(dir = %self.dir.display(), %error, "no space: appends fail until there is space again");
+        }
         let error = AppendError::NoSpace(Arc::new(kaas_substrate::Error {
             operation: error.operation,
             path: error.path.clone(),

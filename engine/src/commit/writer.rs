@@ -50,6 +50,8 @@ pub(crate) struct Writer {
     /// The last manifest written.
     pub(crate) manifest: Manifest,
     pub(crate) numbers: Numbers,
+    /// The last write found the volume full.
+    pub(crate) volume_full: bool,
 }
 
 /// The producer snapshot at the offset where the unpinned segments begin.

@@ -169,6 +169,7 @@ fn assemble(
         garbage: garbage(&dir, listing, &segments),
         manifest: manifest.unwrap_or_default(),
         numbers: Numbers::default(),
+        volume_full: false,
     });
     if used.is_none() {
         writer.take_boundary();

@@ -14,13 +14,13 @@ use super::identity::{self, Expected, TOPIC_CONFIG, TOPIC_ID_FILE, partition_num
 use super::report::Report;
 use super::view::decode_as;
 use super::{Context, Examined, Options, Progress, partition, slots};
-use crate::engine::RESERVE_FILE;
 use crate::identity::PARTITION_FILE;
 use crate::journal::is_journal_file;
 use crate::leadership::FENCE_NAME;
 use crate::log::SegmentName;
 use crate::manifest::MANIFEST;
 use crate::manifest::versioned::FileKind;
+use crate::reserve::RESERVE_FILE;
 
 /// Directories of a data directory.
 const CLUSTER_DIR: &str = "cluster";

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use kaas_engine::MayBeNoSpace;
 use kaas_engine::manifest::versioned::FileVersion;
 use kaas_substrate::Substrate;
 use parking_lot::Mutex;
@@ -129,6 +130,14 @@ impl FileStore {
         self.watchers.notify();
     }
 
+    /// Runs `change`, and once more with a little room if the volume is full. Not for changes that add data.
+    fn with_room<T>(&self, mut change: impl FnMut() -> Result<T, ControlError>) -> Result<T, ControlError> {
+        match change() {
+            Err(error) if error.is_no_space() && self.keeper.make_room() => change(),
+            outcome => outcome,
+        }
+    }
+
     fn check_partitions(&self, name: &str, requested: u32) -> Result<(), ControlError> {
         let limit = self.settings.partitions_per_topic_max;
         if requested == 0 || requested > limit {
@@ -194,7 +203,8 @@ impl MetadataStore for FileStore {
         change: &mut dyn FnMut(&ConfigMap) -> Option<ConfigMap>,
     ) -> Result<Arc<Topic>, ControlError> {
         let _alone = self.one_at_a_time.enter(collision_key(name));
-        configs::alter_topic(self, &self.topic(name)?, change)
+        // A shorter retention is a way out when the volume is full.
+        self.with_room(|| configs::alter_topic(self, &self.topic(name)?, change))
     }
 
     fn alter_broker_config(
@@ -204,13 +214,13 @@ impl MetadataStore for FileStore {
     ) -> Result<Arc<BrokerOverrides>, ControlError> {
         // No topic has an empty name.
         let _alone = self.one_at_a_time.enter(String::new());
-        configs::alter_broker(self, scope, change)
+        self.with_room(|| configs::alter_broker(self, scope, change))
     }
 
     fn delete_topic(&self, id: TopicId) -> Result<(), ControlError> {
         let by_id = || self.topics.load().get_by_id(id).cloned().ok_or(ControlError::UnknownTopicId { id });
         let _alone = self.one_at_a_time.enter(collision_key(&by_id()?.name));
-        removal::delete_topic(self, &by_id()?)
+        self.with_room(|| removal::delete_topic(self, &by_id()?))
     }
 
     fn sweep(&self) -> Result<usize, ControlError> {

@@ -23,8 +23,14 @@ pub(super) fn delete_topic(store: &FileStore, topic: &Arc<Topic>) -> Result<(), 
     let topics_dir = Path::new(TOPICS_DIR);
     // An earlier attempt may have got as far as the rename.
     if substrate.list(topics_dir)?.iter().any(|entry| entry.name == *topic.name) {
-        store.keeper.take_away(topic)?;
-        substrate.rename(&topic_dir(&topic.name), &topics_dir.join(deleted_name(&topic.name)))?;
+        let aside = topics_dir.join(deleted_name(&topic.name));
+        let taken = store
+            .keeper
+            .take_away(topic)
+            .and_then(|()| Ok(substrate.rename(&topic_dir(&topic.name), &aside)?))
+            // The topic is as it was, and is served.
+            .inspect_err(|_| store.keeper.give_back(topic));
+        taken?;
     }
     substrate.sync_dir(topics_dir)?;
     store.fence.check()?;
