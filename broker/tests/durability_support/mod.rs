@@ -22,6 +22,7 @@ pub mod producer;
 pub mod random;
 pub mod reader;
 pub mod record;
+pub mod small_disk;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,10 +1,15 @@
 //! Records whose values say who wrote them, and prove that they are whole.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use bytes::Bytes;
 use kaas_engine::batch::{BatchOptions, Producer, SimpleRecord, data_batch};
 use kaas_engine::types::Timestamp;
 
 use super::random::Random;
+
+/// Producers from this number on write records of up to 2 KiB, others of up to 100 bytes.
+pub const LARGE_FROM: u32 = 1000;
 
 /// Which record it is: the `n`-th that `producer` made for `partition`, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +28,8 @@ impl Tag {
     pub fn value(self) -> Bytes {
         let mut value = format!("{}.{}.{}|", self.producer, self.partition, self.n).into_bytes();
         let mut filler = Random::new(u64::from(self.producer) << 48 ^ (self.partition as u64) << 40 ^ self.n);
-        for _ in 0..filler.below(0..12) {
+        let words = if self.producer < LARGE_FROM { 12 } else { 240 };
+        for _ in 0..filler.below(0..words) {
             value.extend_from_slice(&filler.next().to_le_bytes());
         }
         value.into()
@@ -45,7 +51,8 @@ impl Tag {
 /// A batch of `count` records from `first` on.
 pub fn batch(first: Tag, count: u64, producer: Option<Producer>) -> Bytes {
     let records: Vec<_> = (0..count).map(|i| SimpleRecord::of_value(first.nth_after(i).value())).collect();
-    let options =
-        BatchOptions { base_timestamp: Timestamp(1_700_000_000_000), producer, ..Default::default() };
+    // Now, or retention would delete it.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    let options = BatchOptions { base_timestamp: Timestamp(now), producer, ..Default::default() };
     data_batch(&records, &options).unwrap()
 }

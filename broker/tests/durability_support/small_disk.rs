@@ -1,0 +1,106 @@
+//! A file system of a few MiB in a file, mounted for the time of a test: the only way to a disk that is really full.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+/// Says that this machine has no loop devices, and tests that need one are to be passed over.
+const NO_LOOP: &str = "KAAS_TEST_NO_LOOP";
+
+/// A mounted file system; unmounted when dropped.
+#[derive(Debug)]
+pub struct SmallDisk {
+    dir: TempDir,
+}
+
+impl SmallDisk {
+    /// Makes and mounts an ext4 of `mib` MiB without blocks reserved for root. `None` if `KAAS_TEST_NO_LOOP=1`.
+    pub fn mount(mib: u64) -> Option<Self> {
+        if std::env::var_os(NO_LOOP).is_some_and(|value| value == "1") {
+            println!("passed over: {NO_LOOP}=1");
+            return None;
+        }
+        let disk = Self { dir: tempfile::tempdir().unwrap() };
+        let image = disk.dir.path().join("image");
+        File::create(&image).unwrap().set_len(mib << 20).unwrap();
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_os_str()]);
+        fs::create_dir(disk.path()).unwrap();
+        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), disk.path().as_os_str()]);
+        Some(disk)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mount")
+    }
+
+    /// Takes some space, for [`free`](Self::free) to give back.
+    pub fn take(&self, bytes: usize) {
+        let mut ballast = fs::OpenOptions::new().append(true).create(true).open(self.ballast()).unwrap();
+        ballast.write_all(&vec![0x55; bytes]).and_then(|()| ballast.sync_data()).unwrap();
+    }
+
+    /// Takes all the space that is left, to the last block.
+    pub fn fill(&self) {
+        let mut ballast = fs::OpenOptions::new().append(true).create(true).open(self.ballast()).unwrap();
+        let mut chunk = 1 << 20;
+        while chunk > 0 {
+            match ballast.write_all(&vec![0x55; chunk]).and_then(|()| ballast.sync_data()) {
+                Ok(()) => {}
+                Err(_) => chunk /= 2,
+            }
+        }
+    }
+
+    /// Gives back all that was taken.
+    pub fn free(&self) {
+        fs::remove_file(self.ballast()).unwrap();
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.path().join("ballast")
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let mount = self.path();
+        let gone = |flags: &[&str]| {
+            Command::new("umount").args(flags).arg(&mount).status().is_ok_and(|status| status.success())
+        };
+        // Lazily where something still holds it, so that the machine is left as it was.
+        if !gone(&[]) && !gone(&["--lazy"]) {
+            eprintln!("{} stays mounted", mount.display());
+        }
+    }
+}
+
+fn run(program: &str, arguments: &[&OsStr]) {
+    let hint = format!(
+        "tests of a full disk need root, e2fsprogs, mount and a loop device; {NO_LOOP}=1 passes over them"
+    );
+    let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+    match Command::new(program).args(arguments).env("PATH", path).output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => panic!(
+            "{program} failed ({}): {}\nhint: {hint}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+        Err(error) => panic!("{program} cannot be run: {error}\nhint: {hint}"),
+    }
+}
+
+/// Bytes that the files below `dir` take.
+pub fn bytes_below(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += if metadata.is_dir() { bytes_below(&entry.path()) } else { metadata.len() };
+    }
+    bytes
+}
