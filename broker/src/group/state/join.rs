@@ -12,6 +12,9 @@ use super::member::Member;
 use super::messages::{JoinRequest, JoinResponse, Response, Token};
 use super::records::Record;
 
+/// Most characters of a client's reason that are logged.
+const REASON_CHARS_MAX: usize = 255;
+
 impl ClassicGroup {
     /// Handles a JoinGroup whose session timeout has been checked.
     pub(super) fn join(&mut self, request: JoinRequest, token: Token, cx: &mut Cx<'_>) {
@@ -279,9 +282,28 @@ impl ClassicGroup {
 }
 
 fn join_reason(request: &JoinRequest) -> &str {
-    request.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or("not provided")
+    logged_reason(request.reason.as_deref())
+}
+
+/// A client's reason, as long as it may be in our log (clients send up to 255 characters).
+pub(super) fn logged_reason(reason: Option<&str>) -> &str {
+    let reason = reason.filter(|reason| !reason.is_empty()).unwrap_or("not provided");
+    reason.char_indices().nth(REASON_CHARS_MAX).and_then(|(end, _)| reason.get(..end)).unwrap_or(reason)
 }
 
 fn fail(member_id: &str, error: GroupError, token: Token, cx: &mut Cx<'_>) {
     cx.reply(token, Response::Join(JoinResponse::failed(member_id, error)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::logged_reason;
+
+    #[test]
+    fn long_reasons_are_cut_between_characters() {
+        assert_eq!(logged_reason(None), "not provided");
+        assert_eq!(logged_reason(Some("")), "not provided");
+        assert_eq!(logged_reason(Some("ä")), "ä");
+        assert_eq!(logged_reason(Some(&"ä".repeat(300))), "ä".repeat(255));
+    }
 }

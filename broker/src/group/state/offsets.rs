@@ -2,6 +2,10 @@
 //!
 //! An offset becomes visible when its commit is durable, never before. Commits on their way are counted per
 //! partition, so that nothing expires or disappears under a commit that is about to land.
+//!
+//! There are no transactional commits yet. They belong here, beside `committed`: by producer id, moved over or dropped when
+//! the transaction ends; a partition that has one answers UNSTABLE_OFFSET_COMMIT to a fetch of stable offsets, does not
+//! expire, and is deleted with its group or by OffsetDelete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

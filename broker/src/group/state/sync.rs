@@ -9,6 +9,7 @@ use tracing::{info, warn};
 use super::context::{Cx, Then};
 use super::error::GroupError;
 use super::group::{ClassicGroup, GroupState};
+use super::join::logged_reason;
 use super::messages::{
     DescribedGroup, DescribedMember, HeartbeatRequest, LeaveResponse, LeavingMember, LeftMember, Response,
     SyncRequest, SyncResponse, Token,
@@ -162,7 +163,7 @@ impl ClassicGroup {
             Arc::from(member.member_id.as_str())
         };
         info!(group = %self.id, member = %member_id,
-            reason = member.reason.as_deref().unwrap_or("not provided"), "member leaves the group");
+            reason = logged_reason(member.reason.as_deref()), "member leaves the group");
         self.remove(&member_id, cx);
         Ok(())
     }
