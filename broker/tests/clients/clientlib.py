@@ -8,6 +8,7 @@ import faulthandler
 import itertools
 import os
 import sys
+import threading
 import time
 import traceback
 
@@ -144,6 +145,9 @@ def main(scenarios):
     try:
         scenario(arguments.bootstrap, arguments.prefix)
     except Failed as e:
+        # Where every thread is: a member that hangs is in one of its own.
+        if threading.active_count() > 1:
+            faulthandler.dump_traceback(all_threads=True)
         at = traceback.extract_tb(e.__traceback__)
         lines = [f"{f.filename.rsplit('/', 1)[-1]}:{f.lineno}" for f in at if not f.filename.endswith("clientlib.py")]
         end(1, f"FAILED {arguments.scenario} ({' < '.join(reversed(lines))}): {e}")

@@ -1,4 +1,5 @@
 """confluent-kafka (librdkafka): basic and group round trip."""
+import base64
 import random
 import time
 
@@ -120,7 +121,8 @@ def fill(bootstrap, prefix):
     create_topic(admin_client(bootstrap), topic, 3, {"segment.bytes": "1048576"})
     random.seed(1)
     for n, codec in enumerate(CODECS):
-        batch = [Record(i % 3, b"k%d" % i, random.randbytes(700), [("h", b"v")], BASE_MS + i)
+        # Printable, since kafka-dump-log prints it.
+        batch = [Record(i % 3, b"k%d" % i, base64.b64encode(random.randbytes(525)), [("h", b"v")], BASE_MS + i)
                  for i in range(n * 2400, (n + 1) * 2400)]
         produce(bootstrap, topic, batch, **{"compression.type": codec, "enable.idempotence": True, "batch.num.messages": 10})
 

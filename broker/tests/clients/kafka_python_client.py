@@ -3,8 +3,8 @@ import threading
 import time
 
 from kafka import ConsumerRebalanceListener, KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
-from kafka.errors import InvalidConfigurationError, KafkaError, TopicAlreadyExistsError
+from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
+from kafka.errors import KafkaError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from clientlib import BASE_MS, CODECS, PARTITIONS, Expected, Record, Seen, check, expect, main, records, wait_for
@@ -54,35 +54,32 @@ def basic(bootstrap, prefix):
     expect(set(consumer.offsets_for_times({tp: BASE_MS * 2 for tp in partitions}).values()), {None}, "offsets past the end")
     consumer.close()
 
-    listed = admin.list_partition_offsets({tp: OffsetSpec.LATEST for tp in partitions})
-    expect({tp: o.offset for tp, o in listed.items()}, ends, "listed latest offsets")
     check(topic in admin.list_topics(), "the topic is not listed")
     expect(len(admin.describe_topics([topic])[0]["partitions"]), PARTITIONS, "described partitions")
     check(len(admin.describe_cluster()["brokers"]) >= 1, "describe cluster")
-    dirs = admin.describe_log_dirs([topic])
-    check(dirs, "describe log dirs")
 
     def config(name):
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
-        return admin.describe_configs([resource], config_filter="all")["topic"][topic][name]["value"]
+        answers = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        entries = {e[0]: e[1] for answer in answers for resource in answer.resources for e in resource[4]}
+        return entries[name]
 
     expect(config("retention.ms"), "-1", "retention.ms as created")
-    for incremental in (True, False):
-        value = "1048576" if incremental else "2097152"
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"segment.bytes": value})], incremental=incremental)
-        wait_for(lambda: config("segment.bytes") == value, lambda: f"segment.bytes is {config('segment.bytes')}")
-    refused = admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "soon"})])["topic"][topic]
-    check(InvalidConfigurationError.__name__ in str(refused), f"a bad config value was answered with {refused}")
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"segment.bytes": "1048576"})])
+    wait_for(lambda: config("segment.bytes") == "1048576", lambda: f"segment.bytes is {config('segment.bytes')}")
+    expect(config("retention.ms"), "604800000", "retention.ms after an alter that leaves it out")
+    refused = str(admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "soon"})]))
+    check("error_code=40" in refused, f"a bad config value was answered with {refused}")
     try:
         admin.create_topics([NewTopic(topic, 1, 1)])
         check(False, "a topic was created twice")
     except TopicAlreadyExistsError:
         pass
-    admin.create_partitions({topic: PARTITIONS + 1})
+    admin.create_partitions({topic: NewPartitions(PARTITIONS + 1)})
     wait_for(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == PARTITIONS + 1, lambda: "the topic did not grow")
     admin.delete_records({partitions[0]: 10}, timeout_ms=20000)
-    earliest = admin.list_partition_offsets({partitions[0]: OffsetSpec.EARLIEST})
-    expect(earliest[partitions[0]].offset, 10, "earliest offset after delete records")
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap)
+    expect(consumer.beginning_offsets(partitions[:1]), {partitions[0]: 10}, "beginning offset after delete records")
+    consumer.close()
     admin.delete_topics([topic], timeout_ms=20000)
     wait_for(lambda: topic not in admin.list_topics(), lambda: "the topic is still there")
     admin.close()
@@ -156,9 +153,9 @@ def group(bootstrap, prefix):
     wait_for(lambda: len(a.assigned) == 2 and len(b.assigned) == 2, lambda: f"assigned {a.assigned} and {b.assigned}", step=healthy(a, b))
     produce(bootstrap, name, plain(200))
     wait_for(lambda: len(seen) == 200, lambda: f"two members: saw {len(seen)} of 200", step=healthy(a, b))
-    described = admin.describe_groups([name])[name]
-    expect((described["group_state"], len(described["members"])), ("Stable", 2), "described group")
-    check(name in [g["group_id"] for g in admin.list_groups()], "the group is not listed")
+    described = admin.describe_consumer_groups([name])[0]
+    expect((described.error_code, described.state, len(described.members)), (0, "Stable", 2), "described group")
+    check(name in [g[0] for g in admin.list_consumer_groups()], "the group is not listed")
     b.close()
     wait_for(lambda: len(a.assigned) == 4, lambda: f"after one left: assigned {a.assigned}", step=healthy(a))
     produce(bootstrap, name, plain(100, 200))
@@ -169,25 +166,30 @@ def group(bootstrap, prefix):
     wait_for(lambda: len(seen) == 400, lambda: f"resumed: saw {len(seen)} of 400", step=healthy(c))
     c.close()
     partitions = [TopicPartition(name, p) for p in range(4)]
-    offsets = admin.list_group_offsets({name: None})[name]
+    offsets = admin.list_consumer_group_offsets(name)
     expect({tp: o.offset for tp, o in offsets.items()}, {tp: 100 for tp in partitions}, "committed offsets")
-    admin.alter_group_offsets(name, {partitions[1]: OffsetAndMetadata(97, "moved", -1)})
-    offsets = admin.list_group_offsets({name: [partitions[1]]})[name]
-    expect((offsets[partitions[1]].offset, offsets[partitions[1]].metadata), (97, "moved"), "altered offset")
+    # Back by three in one partition: a commit from outside the group, as a tool makes it.
+    outside = KafkaConsumer(bootstrap_servers=bootstrap, group_id=name, enable_auto_commit=False)
+    outside.assign(partitions)
+    outside.commit({partitions[1]: OffsetAndMetadata(97, "moved", -1)})
+    expect(outside.committed(partitions[1], metadata=True)[:2], (97, "moved"), "committed from outside the group")
+    outside.close()
     again = Seen()
     d = Member(bootstrap, name, name, again, "d")
-    wait_for(lambda: len(again) == 3, lambda: f"after the reset: saw {len(again)} of 3", step=healthy(d))
+    wait_for(lambda: len(again) == 3, lambda: f"after the reset: saw {again.seen}, expected 3; assigned {d.assigned}, committed "
+             f"{ {tp.partition: o.offset for tp, o in admin.list_consumer_group_offsets(name).items()} }", step=healthy(d))
     d.close()
     expect(again.seen, {(1, 97), (1, 98), (1, 99)}, "records after the reset")
-    admin.delete_group_offsets(name, [partitions[0]])
-    check(partitions[0] not in admin.list_group_offsets({name: None})[name], "the deleted offset is still there")
-    admin.delete_groups([name])
-    check(name not in [g["group_id"] for g in admin.list_groups()], "the group is still listed")
+    expect(str(admin.delete_consumer_groups([name])), f"[('{name}', <class 'kafka.errors.NoError'>)]", "delete group")
+    check(name not in [g[0] for g in admin.list_consumer_groups()], "the group is still listed")
 
     # Static members: a bounce neither moves the partitions nor disturbs the other.
     static = f"{name}-static"
     seen = Seen()
-    admin.alter_group_offsets(static, {tp: OffsetAndMetadata(100, "", -1) for tp in partitions})
+    outside = KafkaConsumer(bootstrap_servers=bootstrap, group_id=static, enable_auto_commit=False)
+    outside.assign(partitions)
+    outside.commit({tp: OffsetAndMetadata(100, "", -1) for tp in partitions})
+    outside.close()
     a = Member(bootstrap, static, name, seen, "static a", "one")
     b = Member(bootstrap, static, name, seen, "static b", "two")
     wait_for(lambda: len(a.assigned) == 2 and len(b.assigned) == 2,
