@@ -13,7 +13,8 @@ import time
 import traceback
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-BASE_MS = 1_700_000_000_000
+# An hour ago: the past, so that it is told from the broker's clock, but not so far that retention deletes it.
+BASE_MS = int(time.time() * 1000) - 3_600_000
 PARTITIONS = 3
 EACH = 60
 RUN_LIMIT_S = 150
