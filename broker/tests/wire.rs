@@ -177,6 +177,40 @@ fn pipelined_produce_requests_keep_their_order() {
 }
 
 #[test]
+fn requests_take_effect_in_their_order_whatever_their_kind() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    let topic = |name: &str| kaas_protocol::messages::create_topics::CreatableTopic {
+        name: name.into(),
+        num_partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    };
+    // Created, written and read in one go, ten times, before any answer is read.
+    let mut wire = Vec::new();
+    for n in 0..10 {
+        let name = format!("t{n}");
+        let create = kaas_protocol::CreateTopicsRequest {
+            topics: vec![topic(&name)],
+            timeout_ms: 10_000,
+            ..Default::default()
+        };
+        wire.extend_from_slice(&client.encode(7, &create).1);
+        wire.extend_from_slice(&client.encode(9, &produce_request(&name, 0, -1, batch(&[b"x"]))).1);
+        wire.extend_from_slice(&client.encode(12, &fetch_request(&name, 0, 0, 0)).1);
+    }
+    client.stream.write_all(&wire).unwrap();
+    for n in 0..10 {
+        let (id, created) = client.receive::<kaas_protocol::CreateTopicsResponse>(7);
+        assert_eq!((id, created.topics[0].error_code), (3 * n + 1, ErrorCode::NONE));
+        let (_, produced) = client.receive::<ProduceResponse>(9);
+        assert_eq!(produced.responses[0].partition_responses[0].error_code, ErrorCode::NONE);
+        let (_, fetched) = client.receive::<kaas_protocol::FetchResponse>(12);
+        assert_eq!(fetched.responses[0].partitions[0].high_watermark, 1);
+    }
+}
+
+#[test]
 fn acks_0_gets_no_answer_and_is_carried_out_even_if_the_client_leaves_at_once() {
     let broker = Broker::start(&[]);
     let mut client = broker.connect();

@@ -39,7 +39,7 @@ impl Api {
 /// Every API that is served.
 pub const APIS: &[Api] = &[
     Api { advertised_min: 0, ..Api::new(ApiKey::Produce, 3, 13, produce::start) },
-    Api::new(ApiKey::Fetch, 4, 17, |c, id, body| droppable(c, id, body, fetch::handle)),
+    Api::new(ApiKey::Fetch, 4, 18, |c, id, body| droppable(c, id, body, fetch::handle)),
     Api::new(ApiKey::ListOffsets, 1, 10, |c, id, body| alone(c, id, body, list_offsets::handle)),
     Api::new(ApiKey::Metadata, 0, 13, |c, id, body| alone(c, id, body, metadata::handle)),
     Api::new(ApiKey::FindCoordinator, 0, 6, |c, id, body| alone(c, id, body, find_coordinator::handle)),
