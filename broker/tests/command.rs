@@ -267,7 +267,7 @@ fn memory_mode_leaves_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("data");
     let mut process = kaas_fault_injection::process::BrokerCommand::new(env!("CARGO_BIN_EXE_kaas"), &dir)
-        .arg("--memory")
+        .env("KAAS_MEMORY", "1")
         .start()
         .unwrap();
     let mut client = raw::Client::connect(process.bootstrap());

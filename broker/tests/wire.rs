@@ -80,6 +80,46 @@ fn a_request_that_is_longer_than_it_should_be_is_answered() {
 }
 
 #[test]
+fn arbitrary_bodies_of_every_request_never_bring_it_down() {
+    let broker = Broker::start(&["--log-level", "error"]);
+    let mut bystander = broker.connect();
+    bystander.create_topic("t", 2, &[]);
+    let advertised = bystander.call(0, &ApiVersionsRequest::default()).api_keys;
+    // A fixed sequence, so that a failure can be repeated.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..40 {
+        for api in &advertised {
+            let span = u64::try_from(api.max_version - api.min_version + 1).unwrap();
+            let version = api.min_version + i16::try_from(random() % span).unwrap();
+            let mut body = vec![0xff, 0xff];
+            let length = random() % 60;
+            // Small numbers look most like lengths and counts.
+            body.extend((0..length).map(|_| match random() % 4 {
+                0 => 0,
+                1 => u8::try_from(random() % 6).unwrap(),
+                2 => b't',
+                _ => u8::try_from(random() % 256).unwrap(),
+            }));
+            let mut client = broker.connect();
+            client.stream.write_all(&frame(api.api_key, version, &body)).unwrap();
+            client.stream.shutdown(Shutdown::Write).unwrap();
+            // Answered or closed; a group request may wait longer than we do.
+            client.stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+            let _ = client.stream.read(&mut [0; 64]);
+        }
+        assert_serves(&mut bystander);
+        assert!(!broker.process.said().contains("panicked"), "round {round}: {}", broker.process.said());
+    }
+    assert_eq!(bystander.produce("t", 0, batch(&[b"x"])).error_code, ErrorCode::NONE);
+}
+
+#[test]
 fn an_unknown_version_of_api_versions_is_answered_in_version_0() {
     let broker = Broker::start(&[]);
     let mut client = broker.connect();

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::FalseyValueParser;
 use clap::{Parser, ValueEnum};
 
 /// What `kaas --help` says below the options.
@@ -27,22 +28,26 @@ Try it:
   echo hello | kcat -b localhost:9092 -t greetings -P
   kcat -b localhost:9092 -t greetings -C -e
 
-Exit codes: 0 stopped cleanly, 1 any other failure, 2 bad usage, 3 the data directory cannot be used,
-4 the address is in use.
+Exit codes:
+  0 stopped cleanly, 1 any other failure, 2 bad usage,
+  3 the data directory cannot be used, 4 the address is in use.
 
-Stop it with Ctrl-C or SIGTERM: requests in flight are answered and files closed. A second signal stops at once;
-what was acknowledged is safe either way.";
+Stop it with Ctrl-C or SIGTERM: requests in flight are answered and files closed.
+A second signal stops at once; what was acknowledged is safe either way.";
 
-/// Apache Kafka clients' broker; the file system is the replica.
+/// What `kaas` is.
+const ABOUT: &str = "A broker for Apache Kafka's clients; the file system is the replica.";
+
+/// The options of `kaas`.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "kaas", version, about, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "kaas", version, about = ABOUT, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Options {
     /// Directory of all data; created if absent.
     #[arg(long, env = "KAAS_DATA_DIR", value_name = "DIR", default_value = "./kaas-data")]
     pub data_dir: PathBuf,
 
     /// Keep everything in memory and nothing on disk, for tests.
-    #[arg(long, env = "KAAS_MEMORY")]
+    #[arg(long, env = "KAAS_MEMORY", value_parser = FalseyValueParser::new())]
     pub memory: bool,
 
     /// Where to listen. Port 0 picks a free one. The default serves this machine only, since anybody who can
@@ -87,7 +92,7 @@ pub struct Options {
     pub log_format: LogFormat,
 
     /// Start although another process holds the directory's lock. Only for tests of what happens then.
-    #[arg(long, env = "KAAS_IGNORE_LOCK", hide = true)]
+    #[arg(long, env = "KAAS_IGNORE_LOCK", hide = true, value_parser = FalseyValueParser::new())]
     pub ignore_lock: bool,
 }
 
