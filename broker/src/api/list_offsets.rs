@@ -7,7 +7,7 @@ use kaas_engine::{Isolation, TimeQuery};
 use kaas_protocol::messages::list_offsets::{
     ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsTopic, ListOffsetsTopicResponse,
 };
-use kaas_protocol::{ErrorCode, KString, ListOffsetsRequest, ListOffsetsResponse};
+use kaas_protocol::{ErrorCode, KString, ListOffsetsRequest, ListOffsetsResponse, Uuid};
 
 use super::error::{self, Failure};
 use super::{Context, topics};
@@ -46,6 +46,9 @@ pub async fn handle(context: Context, request: ListOffsetsRequest) -> ListOffset
     }
     let mut response = ListOffsetsResponse::default();
     for topic in request.topics {
+        if let Ok(known) = topics::find(&context.broker, &topic.name, Uuid::ZERO, false) {
+            context.prepare(&known, topic.partitions.iter().map(|asked| asked.partition_index));
+        }
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for asked in &topic.partitions {
             let index = asked.partition_index;
@@ -91,7 +94,7 @@ async fn one(
         return Err(Failure::bare(ErrorCode::UNSUPPORTED_VERSION));
     }
     let broker = &context.broker;
-    let known = topics::find(broker, &topic.name, kaas_protocol::Uuid::ZERO, false)?;
+    let known = topics::find(broker, &topic.name, Uuid::ZERO, false)?;
     let partition = context.open(&known, asked.partition_index).await?;
     error::check_epoch(asked.current_leader_epoch, partition.epoch())?;
     let status = partition.status();

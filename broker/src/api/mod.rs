@@ -76,6 +76,16 @@ impl Context {
         self.broker.partitions.get(topic, partition).await.map_err(|e| error::open(&e))
     }
 
+    /// Has partitions opened side by side, if there are several and some are not open, before they are asked for one
+    /// by one.
+    pub fn prepare(&self, topic: &Arc<Topic>, indexes: impl ExactSizeIterator<Item = i32>) {
+        if indexes.len() > 1 {
+            for partition in indexes.filter_map(|index| topics::partition(topic, index).ok()) {
+                self.broker.partitions.prepare(topic, partition);
+            }
+        }
+    }
+
     /// Runs a blocking read on the engine's I/O threads. It must not wait for other work of theirs.
     pub async fn read_blocking<T: Send + 'static>(
         &self,

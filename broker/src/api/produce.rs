@@ -107,6 +107,7 @@ async fn stage_topic(
         Ok(topic) => topic,
         Err(failure) => return refuse_topic(asked, &failure),
     };
+    context.prepare(&topic, asked.partition_data.iter().map(|data| data.index));
     let mut partitions = Vec::with_capacity(asked.partition_data.len());
     for data in asked.partition_data {
         let index = data.index;
