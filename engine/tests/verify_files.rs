@@ -90,7 +90,11 @@ fn checkpoints() {
     assert_found(&volume, Kind::CheckpointWrong);
     std::fs::write(&checkpoint, &kept).unwrap();
     edit_json(&checkpoint, plus_one("offset"));
-    assert_found(&volume, Kind::CheckpointWrong);
+    let found = assert_found(&volume, Kind::CheckpointWrong);
+    assert!(found.problem.contains("its producer snapshot"), "{}", found.problem);
+    edit_json(&checkpoint, |value| value["producer_state"] = serde_json::Value::Null);
+    let found = assert_found(&volume, Kind::CheckpointWrong);
+    assert!(found.problem.contains("is offset"), "{}", found.problem);
     std::fs::write(&checkpoint, &kept).unwrap();
     let edits: [(Kind, Edit); 3] = [
         (Kind::CheckpointDamaged, |value| value["position"] = (-1).into()),

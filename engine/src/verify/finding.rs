@@ -130,10 +130,10 @@ kinds! {
         "Nothing.";
     CheckpointDamaged Error
         "The next open stops at it. The records are in order."
-        "With the partition closed, move the file aside: the next open then scans the whole segment.";
+        "With the partition closed, move the file aside: the next open then begins its scan further back.";
     CheckpointWrong Error
         "An open after a crash would begin its scan in the wrong place and cut the log off there."
-        "With the partition closed, move the file aside: the next open then scans the whole segment.";
+        "With the partition closed, move the file aside: the next open then begins its scan further back.";
     CheckpointUnused Warning
         "It cannot be read, but nothing needs it."
         "Nothing: the leader removes it.";
@@ -161,7 +161,7 @@ kinds! {
         "Nothing: it is rebuilt from the log.";
     IndexWrong Warning
         "Lookups by offset or by time may fail or answer wrongly. The records are in order."
-        "With the partition closed, move the segment's index files aside: they are rebuilt from the log.";
+        "Restore the file from a backup or snapshot of the volume; no record depends on it.";
     TxnIndexWrong Error
         "Consumers with read_committed may see aborted records, or miss committed ones. The records are in order."
         "With the partition closed, restore the file from a backup or snapshot of the volume.";

@@ -33,6 +33,7 @@ mod report;
 mod segment;
 mod slots;
 mod text;
+mod topics;
 mod tree;
 mod view;
 mod walk;

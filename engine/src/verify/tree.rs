@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::finding::{Finding, Kind};
 use super::identity::{self, Expected, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
 use super::report::Report;
+use super::topics::{has_gap, is_topic_name, missing_partitions, partitions, topic_strays};
 use super::view::decode_as;
 use super::{Context, Examined, Options, Progress, partition, slots};
 use crate::identity::PARTITION_FILE;
@@ -29,14 +30,14 @@ const SLOTS_DIR: &str = "slots";
 const CONTROLLER_DIR: &str = "controller";
 
 /// Prefixes of directories that are being born, or removed.
-const NEW_PREFIX: &str = "~new-";
+pub(super) const NEW_PREFIX: &str = "~new-";
 const DELETED_PREFIX: &str = "~deleted-";
 
 /// Versioned files of the cluster.
 const CLUSTER_FILES: [FileKind; 2] = [FileKind::json("broker-configs", 1), FileKind::json("producer-ids", 1)];
 
 /// Missing partitions and unknown names of one directory that are told one by one.
-const SHOWN_MAX: usize = 20;
+pub(super) const SHOWN_MAX: usize = 20;
 
 /// Why nothing could be verified.
 #[derive(Debug, thiserror::Error)]
@@ -413,75 +414,6 @@ impl Tree<'_> {
             return Examined { findings: vec![finding], counts: examined.counts };
         }
         examined
-    }
-}
-
-/// Kafka's rules for topic names.
-fn is_topic_name(name: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(legal)
-}
-
-fn partitions(entries: &[Entry]) -> Vec<u32> {
-    let dirs = entries.iter().filter(|entry| entry.kind == EntryKind::Dir);
-    let mut numbers: Vec<u32> =
-        dirs.filter_map(|entry| entry.name.to_str().and_then(partition_number)).collect();
-    numbers.sort_unstable();
-    numbers
-}
-
-fn has_gap(numbers: &[u32]) -> bool {
-    numbers.last().is_none_or(|last| u64::from(*last) + 1 != numbers.len() as u64)
-}
-
-fn missing_partitions(dir: &Path, numbers: &[u32], findings: &mut Vec<Finding>) {
-    if numbers.is_empty() {
-        findings.push(Finding::new(Kind::PartitionMissing, dir, "the topic has no partition"));
-    }
-    let mut expected = 0;
-    let mut shown = 0;
-    for number in numbers {
-        if *number > expected && shown < SHOWN_MAX {
-            shown += 1;
-            let problem = match number - expected {
-                1 => format!("partition {expected} is missing"),
-                _ => format!("partitions {expected} to {} are missing", number - 1),
-            };
-            findings.push(Finding::new(Kind::PartitionMissing, &dir.join(expected.to_string()), problem));
-        }
-        expected = number.saturating_add(1);
-    }
-}
-
-fn topic_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
-    let newest = entries.iter().filter_map(|entry| TOPIC_CONFIG.parse(&entry.name)).max();
-    let mut unknown = 0;
-    for entry in entries {
-        let path = dir.join(&entry.name);
-        let name = entry.name.to_string_lossy();
-        let version = TOPIC_CONFIG.parse(&entry.name);
-        match entry.kind {
-            EntryKind::Dir if partition_number(&name).is_some() => {}
-            EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
-                findings.push(Finding::new(Kind::Unfinished, &path, "a partition that is not whole"));
-            }
-            EntryKind::File if name == TOPIC_ID_FILE => {}
-            EntryKind::File if version.is_some() => {
-                if version != newest {
-                    findings.push(Finding::new(Kind::Replaced, &path, "an older config"));
-                }
-            }
-            EntryKind::File if name.starts_with(TEMPORARY_PREFIX) => {
-                findings.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
-            }
-            _ => {
-                unknown += 1;
-                if unknown <= SHOWN_MAX {
-                    let problem = "the name is not one of kaas";
-                    findings.push(Finding::new(Kind::UnknownFile, &path, problem));
-                }
-            }
-        }
     }
 }
 

@@ -27,7 +27,11 @@ const TICK: Duration = Duration::from_millis(100);
 Examples:
   kaas-engine verify /data
   kaas-engine verify /data/topics/orders /data/topics/payments/3
-  kaas-engine verify --json /data | jq '.findings[] | select(.severity == \"error\") | .file'")]
+  kaas-engine verify --json /data | jq '.findings[] | select(.severity == \"error\") | .file'
+
+The JSON object has: format (1), verdict (clean or findings), topics, partitions, slots, segments, batches, records,
+bytes, errors, warnings, infos, elapsed_ms, and findings: objects with severity, code, file, position and offset
+where there is one, problem, meaning, action.")]
 pub struct VerifyArgs {
     /// Directories: partitions, topics, the directory of topics, slots, whole data directories
     #[arg(required = true, value_name = "DIR")]
