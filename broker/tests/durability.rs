@@ -16,15 +16,19 @@
 mod durability_support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use durability_support::client::Client;
 use durability_support::committer::{self, Committed};
-use durability_support::history::{History, Log};
+use durability_support::history::{Acknowledged, History, Log};
 use durability_support::producer::{self, Plan};
 use durability_support::random::Random;
-use durability_support::record::{Tag, batch};
+use durability_support::record::{LARGE_FROM, Tag, batch};
 use durability_support::{PATIENCE, Stop, Target, kaas, reader, wait_until};
 use kaas_fault_injection::process::BrokerProcess;
 use kaas_protocol::ErrorCode;
@@ -173,7 +177,9 @@ struct Promised {
     exists: bool,
     /// Something was asked and not answered: either state is right.
     unsure: bool,
-    /// Records that were acknowledged in this incarnation.
+    /// How often its creation was attempted; its records say in which of these lives they were written.
+    life: u32,
+    /// Records that were acknowledged in this life.
     end: i64,
     /// Log start that was acknowledged.
     start: i64,
@@ -185,75 +191,100 @@ fn topics_deletions_and_log_starts_survive_kills() {
     let dir = tempfile::tempdir().unwrap();
     let command = kaas(&dir.path().join("data")).arg("--set").arg("auto.create.topics.enable=false");
     let mut promised = vec![Promised::default(); 6];
-    let name = |index: usize| format!("topic-{index}");
-    for _ in 0..12 {
+    let mut producer_ids = BTreeSet::new();
+    let (mut acts, mut kills) = (0, 0);
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while kills < 15 || acts < 200 {
+        assert!(Instant::now() < deadline, "{acts} acts between {kills} kills");
+        kills += 1;
         let mut broker = command.start().unwrap();
         let mut client = Client::connect(broker.bootstrap()).unwrap();
         for (index, promise) in promised.iter_mut().enumerate() {
-            settle(&mut client, &name(index), promise);
+            settle(&broker, &mut client, index, promise);
         }
+        let (id, _) = client.init_producer().unwrap();
+        assert!(producer_ids.insert(id), "producer id {id} was given out twice");
         // One thread works until the broker is gone, the other kills it.
         let mut choices = random.fork();
         let mut worked = promised.clone();
         let worker = std::thread::spawn(move || {
-            while work(&mut client, &mut choices, &mut worked) {}
-            worked
+            let mut acts = 0;
+            while work(&mut client, &mut choices, &mut worked) {
+                acts += 1;
+            }
+            (worked, acts)
         });
-        std::thread::sleep(random.millis(20..250));
+        std::thread::sleep(random.millis(20..400));
         broker.kill().unwrap();
-        promised = worker.join().unwrap();
+        let (worked, done) = worker.join().unwrap();
+        promised = worked;
+        acts += done;
     }
-    assert!(promised.iter().any(|promise| promise.exists), "{promised:?}");
+    println!("{acts} acts between {kills} kills; at the end: {promised:?}");
+}
+
+fn topic_name(index: usize) -> String {
+    format!("topic-{index}")
+}
+
+/// Who writes the records of a topic in one of its lives.
+fn writer_of(index: usize, life: u32) -> u32 {
+    LARGE_FROM + index as u32 * 1000 + life
 }
 
 /// Compares a topic with what was promised, and takes it as it is where nothing was.
-fn settle(client: &mut Client, name: &str, promise: &mut Promised) {
-    let end = client.list_offset(name, 0, -1);
+fn settle(broker: &BrokerProcess, client: &mut Client, index: usize, promise: &mut Promised) {
+    let name = topic_name(index);
+    let end = client.list_offset(&name, 0, -1);
     let Ok(end) = end else {
         assert!(!promise.exists || promise.unsure, "{name} is gone: {end:?}, promised {promise:?}");
-        *promise = Promised::default();
+        *promise = Promised { life: promise.life, ..Promised::default() };
         return;
     };
-    assert!(promise.exists || promise.unsure, "{name} is back, {end} records");
-    let start = client.list_offset(name, 0, -2).unwrap();
-    if !promise.unsure {
-        assert!(end >= promise.end, "{name} ends at {end}, promised {promise:?}");
-        assert!(start >= promise.start && start <= end, "{name} starts at {start}, promised {promise:?}");
+    assert!(promise.exists || promise.unsure, "{name} is back, {end} records, promised {promise:?}");
+    // Also where it is not known whether a deletion was done: if not, the topic is whole.
+    let log = Log::read(broker.bootstrap(), &name, 1).unwrap();
+    let start = log.starts[&0];
+    assert!(end >= promise.end, "{name} ends at {end}, promised {promise:?}");
+    assert!(start >= promise.start && start <= end, "{name} starts at {start}, promised {promise:?}");
+    for (&offset, tag) in &log.partitions[&0] {
+        let written = Tag { producer: writer_of(index, promise.life), partition: 0, n: offset as u64 };
+        assert_eq!(*tag, written, "at {offset} of {name}, {promise:?}");
     }
-    *promise = Promised { exists: true, unsure: false, end, start };
+    *promise = Promised { exists: true, unsure: false, end, start, life: promise.life };
 }
 
 /// One random act on one topic; false when the broker is gone.
 fn work(client: &mut Client, random: &mut Random, promised: &mut [Promised]) -> bool {
     let index = random.below(0..promised.len() as u64) as usize;
-    let name = format!("topic-{index}");
+    let name = topic_name(index);
     let promise = &mut promised[index];
     if !promise.exists {
-        promise.unsure = true;
-        if client.create_topic(&name, 1, &[]).is_err() {
+        *promise = Promised { unsure: true, life: promise.life + 1, ..Promised::default() };
+        if client.create_topic(&name, 1, &[("segment.bytes", "1048576")]).is_err() {
             return false;
         }
-        *promise = Promised { exists: true, ..Default::default() };
+        *promise = Promised { exists: true, life: promise.life, ..Promised::default() };
         return true;
     }
-    match random.below(0..8) {
+    match random.below(0..30) {
         0 => {
             promise.unsure = true;
             if client.delete_topic(&name).is_err() {
                 return false;
             }
-            *promise = Promised::default();
+            *promise = Promised { life: promise.life, ..Promised::default() };
         }
-        1 => match client.delete_records(&name, 0, promise.end) {
+        1 => match client.delete_records(&name, 0, random.below(0..promise.end as u64 + 1) as i64) {
             Ok(start) => promise.start = start,
             Err(_) => return false,
         },
         _ => {
-            let first = Tag { producer: index as u32, partition: 0, n: promise.end as u64 };
-            match client.produce(&name, 0, -1, batch(first, 3, None)) {
+            let first = Tag { producer: writer_of(index, promise.life), partition: 0, n: promise.end as u64 };
+            match client.produce(&name, 0, -1, batch(first, 60, None)) {
                 Ok((ErrorCode::NONE, base)) => {
-                    assert!(base >= promise.end, "{name}: {base} again, promised {promise:?}");
-                    promise.end = base + 3;
+                    assert_eq!(base, promise.end, "{name}, promised {promise:?}");
+                    promise.end = base + 60;
                 }
                 Ok((code, _)) => panic!("{name}: {code:?}"),
                 Err(_) => return false,
@@ -261,4 +292,117 @@ fn work(client: &mut Client, random: &mut Random, promised: &mut [Promised]) -> 
         }
     }
     true
+}
+
+/// Needs a client that `./test` installs; `./test --quick` leaves this module out by its name.
+mod real_clients {
+    use super::*;
+
+    /// A program under librdkafka, and the thread that writes down what it says.
+    struct Program {
+        child: Child,
+        listener: JoinHandle<BTreeMap<i32, i64>>,
+    }
+
+    impl Program {
+        fn start(address: SocketAddr, history: &History) -> Self {
+            let run = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/run");
+            let mut child = Command::new(run)
+                .args(["confluent-crash", "--topic", TOPIC, "--group", GROUPS[0], "--producer", "1"])
+                .args(["--partitions", &PARTITIONS.to_string(), "--bootstrap", &address.to_string()])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            let (stdout, history) = (child.stdout.take().unwrap(), history.clone());
+            let listener = std::thread::spawn(move || {
+                let mut committed = BTreeMap::new();
+                for line in BufReader::new(stdout).lines() {
+                    note(&line.unwrap(), address, &history, &mut committed);
+                }
+                committed
+            });
+            Self { child, listener }
+        }
+
+        /// Lets it come to its end; the offsets that it was told are committed.
+        fn end(mut self) -> BTreeMap<i32, i64> {
+            drop(self.child.stdin.take());
+            let mut status = None;
+            wait_until("the program to end", || {
+                status = self.child.try_wait().unwrap();
+                status.is_some()
+            });
+            assert!(status.unwrap().success(), "{status:?}");
+            self.listener.join().unwrap()
+        }
+    }
+
+    fn note(line: &str, by: SocketAddr, history: &History, committed: &mut BTreeMap<i32, i64>) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (partition, offset) = (words[1].parse().unwrap(), words[2].parse().unwrap());
+        match words[0] {
+            "acknowledged" => history.acknowledge(Acknowledged {
+                first: Tag { producer: 1, partition, n: words[3].parse().unwrap() },
+                count: 1,
+                base_offset: offset,
+                sent_at: Instant::now(),
+                by,
+            }),
+            "consumed" => {
+                let hex = words[3].as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
+                let value: Vec<u8> = hex.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect();
+                match Tag::of_value(&value) {
+                    Some(tag) => history.consume(offset, partition, tag),
+                    None => history.violation(format!("a strange record: {line}")),
+                }
+            }
+            "committed" => {
+                committed.insert(partition, offset);
+            }
+            _ => panic!("{line}"),
+        }
+    }
+
+    #[test]
+    fn librdkafka_loses_nothing_when_its_broker_is_killed() {
+        let mut random = Random::for_test("librdkafka");
+        let dir = tempfile::tempdir().unwrap();
+        let command = kaas(dir.path()).arg("--set").arg("group.initial.rebalance.delay.ms=0");
+        let mut broker = command.start().unwrap();
+        // It knows one address, and comes back to it.
+        let address = broker.bootstrap();
+        let command = command.listen(address.to_string());
+        Client::connect(address).unwrap().create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+        let history = History::default();
+        let program = Program::start(address, &history);
+        for _ in 0..10 {
+            let (acknowledged, consumed) = (history.acknowledged_records(), history.consumed_records());
+            wait_until("librdkafka to go on", || {
+                history.acknowledged_records() > acknowledged + 100 && history.consumed_records() > consumed
+            });
+            std::thread::sleep(random.millis(0..400));
+            broker.kill().unwrap();
+            broker = command.start().unwrap();
+        }
+        let acknowledged = history.acknowledged_records();
+        wait_until("librdkafka to go on", || history.acknowledged_records() > acknowledged + 100);
+        let committed = program.end();
+        assert_eq!(committed.len(), PARTITIONS as usize, "{committed:?}");
+
+        let records = history.judge(&Log::read(address, TOPIC, PARTITIONS).unwrap(), &BTreeSet::from([1]));
+        let all: Vec<i32> = (0..PARTITIONS).collect();
+        let mut client = Client::connect(address).unwrap();
+        let found = client.committed_by_anybody(GROUPS[0], TOPIC, &all).unwrap();
+        for (partition, offset) in committed {
+            let (found, _) = found[&partition];
+            assert!(found >= offset, "partition {partition}: {found} where {offset} was promised");
+        }
+        println!(
+            "{records} records, {} acknowledged, {} consumed",
+            history.acknowledged_records(),
+            history.consumed_records()
+        );
+    }
 }

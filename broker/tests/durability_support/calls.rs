@@ -210,6 +210,24 @@ impl Client {
         topic: &str,
         partitions: &[i32],
     ) -> Result<BTreeMap<i32, i64>, Failure> {
+        let found = self.committed_by_anybody(group, topic, partitions)?;
+        for (partition, (offset, metadata)) in found.iter().filter(|(_, (offset, _))| *offset >= 0) {
+            assert_eq!(
+                metadata.as_deref(),
+                Some(format!("offset {offset}").as_str()),
+                "partition {partition}"
+            );
+        }
+        Ok(found.into_iter().map(|(partition, (offset, _))| (partition, offset)).collect())
+    }
+
+    /// The committed offsets of a group (-1: none) and their metadata.
+    pub fn committed_by_anybody(
+        &mut self,
+        group: &str,
+        topic: &str,
+        partitions: &[i32],
+    ) -> Result<BTreeMap<i32, (i64, Option<String>)>, Failure> {
         let answer = self.call(&OffsetFetchRequest {
             group_id: group.into(),
             topics: Some(vec![OffsetFetchRequestTopic {
@@ -222,11 +240,8 @@ impl Client {
         let mut offsets = BTreeMap::new();
         for partition in &answer.topics[0].partitions {
             Failure::refused(format!("an offset of {group}"), partition.error_code)?;
-            let offset = partition.committed_offset;
-            if offset >= 0 {
-                assert_eq!(partition.metadata.as_deref(), Some(format!("offset {offset}").as_str()));
-            }
-            offsets.insert(partition.partition_index, offset);
+            let metadata = partition.metadata.as_ref().map(|text| text.to_owned_string());
+            offsets.insert(partition.partition_index, (partition.committed_offset, metadata));
         }
         Ok(offsets)
     }
