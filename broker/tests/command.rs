@@ -57,6 +57,7 @@ fn bad_usage_is_2_and_touches_nothing() {
         (&["--set", "num.partitions=none"], "num.partitions"),
         (&["--set", "no.such.config=1"], "no.such.config"),
         (&["--set", "log.dirs=/x"], "--data-dir"),
+        (&["--set", "advertised.listeners=PLAINTEXT://x:1"], "--advertised"),
         (&["--log-level", "]["], "log level"),
         (&["--listen", "no-such-host.invalid:9092"], "no-such-host.invalid"),
     ] {

@@ -219,7 +219,7 @@ static OWN: &[Definition] = &[
         Int,
         Some("2147483647"),
         Valid::AtLeast(0),
-        "The most connections that are open at once; more are closed as they come.",
+        "The most connections that are open at once; more wait until one is closed.",
     )
     .importance(Importance::Medium)
     .dynamic(),

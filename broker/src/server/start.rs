@@ -32,8 +32,9 @@ const METADATA_THREADS: usize = 4;
 /// Threads for the journals of the groups. Apart from the engine's, so that busy partitions do not hold up commits.
 const GROUP_THREADS: usize = 8;
 /// Configs that flags of their own decide.
-const DECIDED_BY_FLAGS: [(&str, &str); 4] = [
+const DECIDED_BY_FLAGS: [(&str, &str); 5] = [
     ("listeners", "--listen"),
+    ("advertised.listeners", "--advertised"),
     ("log.dirs", "--data-dir"),
     ("node.id", "--node-id"),
     ("broker.id", "--node-id"),
