@@ -1,4 +1,5 @@
-//! A file system of a few MiB in a file, mounted for the time of a test: the only way to a disk that is really full.
+//! A file system of a few MiB in a file, mounted for the time of a test: the only way to a disk that is really full, or
+//! that does not answer.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -61,6 +62,12 @@ impl SmallDisk {
         fs::remove_file(self.ballast()).unwrap();
     }
 
+    /// Holds every write up until the guard is dropped; reads go on. Nobody who writes can be killed meanwhile.
+    pub fn freeze(&self) -> Frozen {
+        run("fsfreeze", &["--freeze".as_ref(), self.path().as_os_str()]);
+        Frozen { mount: self.path() }
+    }
+
     fn ballast(&self) -> PathBuf {
         self.path().join("ballast")
     }
@@ -79,9 +86,21 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A file system that takes no writes; thawed when dropped.
+#[derive(Debug)]
+pub struct Frozen {
+    mount: PathBuf,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        run("fsfreeze", &["--unfreeze".as_ref(), self.mount.as_os_str()]);
+    }
+}
+
 fn run(program: &str, arguments: &[&OsStr]) {
     let hint = format!(
-        "tests of a full disk need root, e2fsprogs, mount and a loop device; {NO_LOOP}=1 passes over them"
+        "tests of a disk of their own need root, e2fsprogs, util-linux, mount and a loop device; {NO_LOOP}=1 passes over them"
     );
     let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
     match Command::new(program).args(arguments).env("PATH", path).output() {
