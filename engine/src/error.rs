@@ -60,7 +60,8 @@ pub enum AppendError {
     /// The volume has not answered for longer than the stall limit; nothing was appended.
     #[error("the volume has not answered for {stalled_ms} ms")]
     Stalled { stalled_ms: u64 },
-    /// The volume is full. Nothing of this append will ever be visible.
+    /// The volume is full. The append is taken back, and nothing of it becomes visible, unless this leader is replaced
+    /// (or dies) before it has written anything else: then a batch that had been written whole may survive.
     #[error("the volume is full: {0}")]
     NoSpace(Arc<kaas_substrate::Error>),
     /// This broker does not lead the partition (any more). Whether the records survive is not known.

@@ -28,8 +28,10 @@ fn has_work(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
         return true;
     }
     let Some(oldest) = manifest.segments.first().filter(|_| config.delete) else { return false };
-    let too_old =
-        config.retention_ms >= 0 && oldest.max_timestamp < now_ms.saturating_sub(config.retention_ms);
+    // Records without timestamps are as old as their first maintenance, which only an open partition knows.
+    let too_old = config.retention_ms >= 0
+        && oldest.max_timestamp >= 0
+        && oldest.max_timestamp < now_ms.saturating_sub(config.retention_ms);
     let bytes = manifest.segments.iter().fold(0_u64, |sum, segment| sum.saturating_add(segment.bytes));
     let too_large = u64::try_from(config.retention_bytes)
         .is_ok_and(|keep| bytes.saturating_sub(oldest.bytes) >= keep && manifest.segments.len() > 1);

@@ -28,8 +28,11 @@ impl Partition {
                 self.answer(done, outcome);
             }
             Request::Flush => {
-                if let Err(error) = self.sync(writer) {
-                    self.poison(&error);
+                writer.flush_armed = false;
+                // A later timer looks again if something has been synced, and written, since this one was set.
+                if writer.unsynced_records > 0 && self.sync_is_due(writer, &self.config()) {
+                    // Poisoned if it fails, and whoever waits is told.
+                    let _ = self.sync_or_poison(writer);
                 }
             }
             Request::Close { done } => {
@@ -59,9 +62,11 @@ impl Partition {
     pub(crate) fn after_commit(&self, writer: &mut Writer) {
         let outcome = if !writer.unsealed.is_empty() {
             self.seal(writer, false)
-        } else if writer.unchecked_bytes >= self.shared.settings.checkpoint_distance_bytes
-            && self.core.lock().status.high_watermark == writer.end
-        {
+        } else if writer.unchecked_bytes >= self.shared.settings.checkpoint_distance_bytes {
+            // With `flush.messages`, what is committed need not be synced.
+            if self.sync_or_poison(writer).is_err() {
+                return;
+            }
             let _call = self.watch_call();
             writer.write_checkpoint()
         } else {
@@ -160,7 +165,7 @@ impl Partition {
                 break;
             }
             let expired =
-                config.retention_ms >= 0 && now.0.saturating_sub(state.max_timestamp.0) > config.retention_ms;
+                config.retention_ms >= 0 && now.0.saturating_sub(segment.dated(now).0) > config.retention_ms;
             excess = excess.and_then(|excess| excess.checked_sub(state.bytes));
             if !expired && excess.is_none() {
                 break;
@@ -176,8 +181,9 @@ impl Partition {
             .active
             .as_ref()
             .is_some_and(|active| active.position() > 0 && active.segment.end_offset() <= log_start);
+        // The log must never be found to end before it starts.
+        self.sync_or_poison(writer)?;
         if whole_log {
-            self.sync_or_poison(writer)?;
             writer.retire_active();
         }
         let segments = Arc::clone(&*self.segments.read());
@@ -190,13 +196,13 @@ impl Partition {
             .partition(|segment| is_active(segment) || segment.end_offset() > log_start);
         let high_watermark = self.core.lock().status.high_watermark;
         let kept = Arc::new(kept);
-        writer.unsealed.retain(|segment| segment.end_offset() > log_start);
         {
             let _call = self.watch_call();
             let pinned = pinned(&kept, writer);
             // A full volume must not keep anybody from deleting: the manifest may use the reserve.
             self.shared.reserve.with(|| writer.write_manifest(&pinned, log_start, high_watermark, false))?;
         }
+        writer.unsealed.retain(|segment| segment.end_offset() > log_start);
         self.still_leading()?;
         self.core.lock().raise_log_start(log_start);
         *self.segments.write() = kept;
@@ -209,6 +215,50 @@ impl Partition {
         writer.remove_replaced();
         self.remove_garbage(writer)?;
         Ok((gone.len(), bytes))
+    }
+
+    /// Settles what a failed write has left behind the active segment's end: says that it does not count, looks at
+    /// the fence, and only then cuts it off. Goes on where it stopped if it fails half way and is called again.
+    pub(crate) fn disown_tail(&self, writer: &mut Writer) -> Result<(), EngineError> {
+        // The bounds of what is written already, which nobody else moves meanwhile but upwards.
+        let write_manifest = |writer: &mut Writer, released: bool| {
+            let _call = self.watch_call();
+            let segments = Arc::clone(&*self.segments.read());
+            let (log_start, high_watermark) = {
+                let core = self.core.lock();
+                (core.status.log_start, core.status.high_watermark)
+            };
+            writer.write_manifest(&pinned(&segments, writer), log_start, high_watermark, released)
+        };
+        self.sync_or_poison(writer)?;
+        if let Some(active) = writer.active.take_if(|active| active.position() > 0) {
+            let (open, position) = (Arc::clone(&active.open), active.position());
+            writer.active = Some(active);
+            writer.retire_active();
+            write_manifest(writer, false)?;
+            self.still_leading()?;
+            if let Err(error) = open.file.set_length(position) {
+                tracing::debug!(dir = %self.dir.display(), %error, "dead bytes stay in a segment");
+            }
+        } else if let Some(path) = writer.active.as_ref().map(|active| active.segment.path(SegmentFile::Log))
+        {
+            // The next segment will have its name. Nothing behind the manifest counts until that is said anew.
+            write_manifest(writer, true)?;
+            self.still_leading()?;
+            match writer.substrate.remove_file(&path) {
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                _ => {}
+            }
+            writer.active = None;
+            let mut segments = self.segments.write();
+            *segments = Arc::new(segments.iter().filter(|segment| segment.bytes() > 0).cloned().collect());
+            drop(segments);
+            write_manifest(writer, false)?;
+        } else {
+            write_manifest(writer, false)?;
+        }
+        writer.doubtful = false;
+        Ok(())
     }
 
     /// Unlinks files that the durable manifest does not need. Failures are left to the next round.
@@ -248,7 +298,7 @@ impl Partition {
         }
     }
 
-    fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {
+    pub(crate) fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {
         self.sync(writer).map_err(|error| {
             self.poison(&error);
             EngineError::from(error)
@@ -263,7 +313,9 @@ impl Partition {
             core.status.state == State::Leading && core.status.high_watermark == writer.end
         };
         if !committed {
-            return Err(EngineError::Poisoned { reason: "what was written last is not committed".into() });
+            // Another thread may be at it; it need not be waited for.
+            self.still_leading()?;
+            self.committed(writer.end);
         }
         if writer.active.as_ref().is_some_and(|active| active.position() == 0) {
             // Empty: nothing refers to it, and the next leader clears it away.

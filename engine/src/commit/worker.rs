@@ -12,7 +12,7 @@ use kaas_substrate::{ErrorClass, Kind, Operation};
 
 use super::staging::{Staged, Told};
 use super::writer::Writer;
-use crate::error::AppendError;
+use crate::error::{AppendError, EngineError};
 use crate::leadership::Standing;
 use crate::log::names::SegmentFile;
 use crate::log::partition::{Core, Partition, Request};
@@ -132,21 +132,34 @@ impl Partition {
 
     fn commit(self: &Arc<Self>, writer: &mut Writer, batches: Vec<Staged>, roll: bool, config: &LogConfig) {
         let now = self.shared.clock.now();
-        let outcome = match self.room(writer) {
-            Ok(()) => self.write(writer, &batches, roll, now, config),
-            Err(full) => Err(full),
-        };
-        if let Err(error) = outcome {
-            if error.class == ErrorClass::NoSpace && self.take_back_cycle(writer, batches, &error) {
+        if let Err(full) = self.room(writer) {
+            self.take_back_cycle(writer, batches, Arc::new(full));
+            return;
+        }
+        if roll {
+            // Whatever a failed sync calls itself, it is final for the file.
+            if self.sync_or_poison(writer).is_err() {
                 return;
             }
-            self.poison(&error);
-            return;
+            writer.retire_active();
+        }
+        match self.write(writer, &batches, now, config) {
+            Ok(()) => {}
+            Err(_) if !self.core.lock().is_leading() => return,
+            Err(EngineError::Storage(full)) if full.class == ErrorClass::NoSpace => {
+                self.leave_or_cut(writer, &batches);
+                self.take_back_cycle(writer, batches, full);
+                return;
+            }
+            Err(error) => {
+                self.poison(&error);
+                return;
+            }
         }
         if std::mem::take(&mut writer.volume_full) {
             tracing::info!(dir = %self.dir.display(), "there is space again: appends succeed");
         }
-        writer.wrote(&batches, now);
+        writer.wrote(&batches, self.shared.elapsed_ms());
         let end = writer.end;
         let bytes: usize = batches.iter().map(Staged::bytes).sum();
         self.tail.lock().push(
@@ -164,10 +177,7 @@ impl Partition {
         told.succeed(written);
         told.tell();
 
-        if self.sync_is_due(writer, config, now)
-            && let Err(error) = self.sync(writer)
-        {
-            self.poison(&error);
+        if self.sync_is_due(writer, config) && self.sync_or_poison(writer).is_err() {
             return;
         }
         let (space, more) = {
@@ -192,20 +202,18 @@ impl Partition {
         Err(kaas_substrate::Error { operation: Operation::Write, path, class: ErrorClass::NoSpace, source })
     }
 
-    /// Rolls if asked, begins a segment if there is none, writes.
+    /// Begins a segment if there is none, writes.
     fn write(
         &self,
         writer: &mut Writer,
         batches: &[Staged],
-        roll: bool,
         now: Timestamp,
         config: &LogConfig,
-    ) -> Result<(), kaas_substrate::Error> {
-        let _call = self.watch_call();
-        if roll {
-            writer.sync()?;
-            writer.retire_active();
+    ) -> Result<(), EngineError> {
+        if writer.doubtful {
+            self.disown_tail(writer)?;
         }
+        let _call = self.watch_call();
         if writer.active.is_none()
             && let Some(first) = batches.first()
         {
@@ -215,24 +223,25 @@ impl Partition {
             list.push(segment);
             *segments = Arc::new(list);
         }
-        writer.write(batches)
+        Ok(writer.write(batches)?)
     }
 
     /// Whether a commit must be synced now: always, unless `flush.messages` and `flush.ms` allow otherwise.
-    fn sync_is_due(self: &Arc<Self>, writer: &Writer, config: &LogConfig, now: Timestamp) -> bool {
-        let waited = writer.unsynced_since.map_or(0, |since| now.0.saturating_sub(since.0));
-        if writer.unsynced_records >= config.flush_messages.max(1) || waited >= config.flush_ms {
+    pub(crate) fn sync_is_due(self: &Arc<Self>, writer: &mut Writer, config: &LogConfig) -> bool {
+        let flush_ms = u64::try_from(config.flush_ms).unwrap_or(0);
+        let since = writer.unsynced_since_ms.unwrap_or(0);
+        let waited_ms =
+            writer.unsynced_since_ms.map_or(0, |_| self.shared.elapsed_ms().saturating_sub(since));
+        if writer.unsynced_records >= config.flush_messages.max(1) || waited_ms >= flush_ms {
             return true;
         }
-        if let Ok(left) = u64::try_from(config.flush_ms.saturating_sub(waited))
-            && config.flush_ms < i64::MAX
-        {
+        // One is enough, whatever the number of cycles: it looks again when it is due.
+        if config.flush_ms < i64::MAX && !std::mem::replace(&mut writer.flush_armed, true) {
             let partition = Arc::downgrade(self);
-            self.shared.timer.at(Instant::now() + Duration::from_millis(left), move || {
+            self.shared.timer.at(Instant::now() + Duration::from_millis(flush_ms - waited_ms), move || {
                 let Some(partition) = partition.upgrade() else { return };
                 let mut core = partition.core.lock();
-                // One at a time is enough, whatever the number of cycles that asked for it.
-                if !core.requests.iter().any(|request| matches!(request, Request::Flush)) {
+                if core.is_leading() {
                     core.requests.push_back(Request::Flush);
                     partition.kick(&mut core);
                 }
@@ -246,29 +255,31 @@ impl Partition {
         writer.sync()
     }
 
-    /// The volume is full: takes back this cycle's batches and everything staged behind them, cuts off what was
-    /// half written, and goes on. False if the cut failed.
-    fn take_back_cycle(
-        &self,
-        writer: &mut Writer,
-        batches: Vec<Staged>,
-        error: &kaas_substrate::Error,
-    ) -> bool {
-        if let Some(active) = &writer.active
-            && let Err(cut) = active.open.file.set_length(active.position())
-        {
-            tracing::error!(dir = %self.dir.display(), error = %cut, "cannot cut off a half-written batch");
-            return false;
-        }
+    /// After a write that failed half way: cuts off what there is of a first batch, or leaves what may hold more.
+    ///
+    /// A successor that is looking at the file at this moment takes whole batches for the log's. So they may be
+    /// neither cut off nor written over, even by a leader that has just looked at its fence, before a manifest says
+    /// that they do not count: see [`Self::disown_tail`]. A torn batch counts for nobody.
+    fn leave_or_cut(&self, writer: &mut Writer, batches: &[Staged]) {
+        let Some(active) = writer.active.as_ref().filter(|_| !writer.doubtful) else { return };
+        let first_batch_bytes = batches.first().map_or(0, Staged::bytes) as u64;
+        let file = &active.open.file;
+        let outcome = file.length().and_then(|length| {
+            let whole = length.saturating_sub(active.position()) >= first_batch_bytes;
+            if whole { Ok(true) } else { file.set_length(active.position()).map(|()| false) }
+        });
+        writer.doubtful = outcome.unwrap_or_else(|error| {
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot cut off a half-written batch");
+            true
+        });
+    }
+
+    /// The volume is full: takes back this cycle's batches and everything staged behind them.
+    fn take_back_cycle(&self, writer: &mut Writer, batches: Vec<Staged>, error: Arc<kaas_substrate::Error>) {
         if !std::mem::replace(&mut writer.volume_full, true) {
             tracing::warn!(dir = %self.dir.display(), %error, "no space: appends fail until there is space again");
         }
-        let error = AppendError::NoSpace(Arc::new(kaas_substrate::Error {
-            operation: error.operation,
-            path: error.path.clone(),
-            class: error.class,
-            source: std::io::Error::from(error.source.kind()),
-        }));
+        let error = AppendError::NoSpace(error);
         let mut told = Told::default();
         let space = {
             let mut core = self.core.lock();
@@ -282,11 +293,10 @@ impl Partition {
         };
         told.tell();
         space.into_iter().for_each(|completion| completion.complete(()));
-        true
     }
 
     /// A storage error after which the open files cannot be trusted.
-    pub(crate) fn poison(&self, error: &kaas_substrate::Error) {
+    pub(crate) fn poison(&self, error: &dyn std::fmt::Display) {
         tracing::error!(dir = %self.dir.display(), epoch = %self.epoch(), %error,
             "storage error: the partition stops and must be led anew");
         self.end(State::Poisoned { reason: error.to_string() });
@@ -315,6 +325,12 @@ impl Partition {
 
     /// Reads the fence until everything synced is committed. Ends with `fence_running` unset.
     fn run_fence(self: &Arc<Self>) {
+        let mut guard = WorkerGuard(self, false);
+        self.ask_fence();
+        guard.1 = true;
+    }
+
+    fn ask_fence(self: &Arc<Self>) {
         loop {
             let synced = {
                 let mut core = self.core.lock();
@@ -325,7 +341,11 @@ impl Partition {
                 }
                 core.synced_end
             };
-            match self.leadership.standing() {
+            let standing = {
+                let _call = self.watch_fence();
+                self.leadership.standing()
+            };
+            match standing {
                 Standing::Leading => self.committed(synced),
                 Standing::Deposed { by } => {
                     self.core.lock().fence_running = false;
@@ -335,11 +355,18 @@ impl Partition {
                 Standing::Unknown(error) => {
                     tracing::warn!(dir = %self.dir.display(), %error, "the fence cannot be read; asking again");
                     let mut core = self.core.lock();
-                    core.status.state = State::Unsure;
                     core.fence_running = false;
+                    if !core.is_leading() {
+                        // It has ended meanwhile, for good.
+                        return;
+                    }
+                    core.status.state = State::Unsure;
+                    let is_asking = std::mem::replace(&mut core.asking_again, true);
                     drop(core);
                     self.watchers.notify();
-                    self.ask_again();
+                    if !is_asking {
+                        self.ask_again();
+                    }
                     return;
                 }
             }
@@ -352,13 +379,14 @@ impl Partition {
         self.shared.timer.at(at, move || {
             let Some(partition) = partition.upgrade() else { return };
             let io = Arc::clone(&partition.shared);
+            partition.core.lock().asking_again = false;
             // A closed pool means that the engine is going away.
             let _ = io.io.schedule(move || partition.fence(false));
         });
     }
 
     /// Everything below `end` is committed: it was synced, and the fence was read after that.
-    fn committed(&self, end: Offset) {
+    pub(crate) fn committed(&self, end: Offset) {
         let mut told = Told::default();
         {
             let mut core = self.core.lock();

@@ -41,8 +41,15 @@ pub(crate) struct Writer {
     pub(crate) unchecked_bytes: u64,
     /// Records written since the last sync.
     pub(crate) unsynced_records: u64,
-    /// When the oldest of them was written.
-    pub(crate) unsynced_since: Option<Timestamp>,
+    /// When the oldest of them was written, in milliseconds of the engine's own time.
+    pub(crate) unsynced_since_ms: Option<u64>,
+    /// A timer will ask for a flush.
+    pub(crate) flush_armed: bool,
+    /// A write that failed may have left whole batches behind the active segment's end: the file must not be written
+    /// to again, nor cut.
+    pub(crate) doubtful: bool,
+    /// The producer snapshot of the recovery checkpoint in the active segment.
+    pub(crate) checkpoint_state: Option<ProducerStateRef>,
     /// The producers where the unpinned segments begin: what the next manifest refers to.
     pub(crate) boundary: Boundary,
     /// Files that the durable manifest does not need; to be unlinked once the fence was read.
@@ -147,7 +154,7 @@ impl Writer {
     }
 
     /// Takes note of batches that were written: indexes, producers, end.
-    pub(crate) fn wrote(&mut self, batches: &[Staged], now: Timestamp) {
+    pub(crate) fn wrote(&mut self, batches: &[Staged], now_ms: u64) {
         let Some(active) = &mut self.active else { return };
         let mut indexes = active.open.indexes.lock();
         for staged in batches {
@@ -164,7 +171,7 @@ impl Writer {
             self.unchecked_bytes += header.batch_bytes as u64;
             self.unsynced_records += u64::try_from(header.record_count).unwrap_or(0);
         }
-        self.unsynced_since.get_or_insert(now);
+        self.unsynced_since_ms.get_or_insert(now_ms);
     }
 
     /// Makes everything written durable, the active segment's name included. An error is final for the file.
@@ -179,7 +186,7 @@ impl Writer {
             }
         }
         self.unsynced_records = 0;
-        self.unsynced_since = None;
+        self.unsynced_since_ms = None;
         Ok(())
     }
 
@@ -188,6 +195,8 @@ impl Writer {
         if let Some(active) = self.active.take() {
             active.open.indexes.lock().finish();
             self.unsealed.push(active.segment);
+            // The next manifest pins the segment, and nobody resumes inside it any more.
+            self.checkpoint_state = None;
             self.take_boundary();
         }
     }
@@ -269,6 +278,9 @@ impl Writer {
             Some(active) => active.segment.base_offset(),
             None => self.end,
         };
+        // What is committed without a sync may be lost with the host, and a lower bound must stay one.
+        let high_watermark =
+            if self.unsynced_records > 0 { high_watermark.min(next_offset) } else { high_watermark };
         let manifest = Manifest {
             epoch: self.epoch.get(),
             log_start_offset: log_start.0,
@@ -285,7 +297,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a recovery checkpoint at `end`, which must be committed, and what it refers to. Durable on return.
+    /// Writes a recovery checkpoint at `end`, which must be synced, and what it refers to. Durable on return.
     pub(crate) fn write_checkpoint(&mut self) -> Result<(), EngineError> {
         let Some(active) = &self.active else { return Ok(()) };
         let (base_offset, state) = (active.segment.base_offset().0, active.segment.state());
@@ -309,6 +321,7 @@ impl Writer {
         let version = FileVersion { epoch: self.epoch, number: self.numbers.checkpoint + 1 };
         versioned::write(&*self.substrate, &self.dir, CHECKPOINT, version, &checkpoint)?;
         self.numbers.checkpoint = version.number;
+        self.checkpoint_state = producer_state;
         self.unchecked_bytes = 0;
         Ok(())
     }
@@ -324,11 +337,13 @@ impl Writer {
         let epoch = self.epoch;
         keep(MANIFEST, FileVersion { epoch, number: self.numbers.manifest });
         keep(CHECKPOINT, FileVersion { epoch, number: self.numbers.checkpoint.max(1) });
-        // The manifest and the checkpoint may each need one; the manifest's is never the newer one.
-        if let Some(used) = self.manifest.producer_state
-            && let Some(epoch) = Epoch::new(used.epoch)
-        {
-            keep(PRODUCER_STATE, FileVersion { epoch, number: used.number });
+        // The manifest and the checkpoint may each need one.
+        let version = |used: ProducerStateRef| {
+            Epoch::new(used.epoch).map(|epoch| FileVersion { epoch, number: used.number })
+        };
+        let used = [self.manifest.producer_state, self.checkpoint_state];
+        if let Some(oldest) = used.into_iter().flatten().filter_map(version).min() {
+            keep(PRODUCER_STATE, oldest);
         }
     }
 }

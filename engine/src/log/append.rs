@@ -68,7 +68,7 @@ impl Partition {
             return Err(AppendError::Stalled { stalled_ms });
         }
         let mut core = self.core.lock();
-        if let Some(error) = core.status.state.append_error() {
+        if let Some(error) = core.append_error() {
             return Err(error);
         }
         let bytes: usize = batches.iter().map(Staged::bytes).sum();
@@ -101,7 +101,7 @@ impl Partition {
         let mut staged = Staged::new(header, &batch, Offset::ZERO, self.epoch(), None)?;
         staged.marker = Some(marker);
         let mut core = self.core.lock();
-        if let Some(error) = core.status.state.append_error() {
+        if let Some(error) = core.append_error() {
             return Err(error);
         }
         core.producers.check_marker(producer_id, producer_epoch, marker)?;
@@ -156,37 +156,36 @@ impl Partition {
         log_append_time: Option<Timestamp>,
     ) -> Result<Appended, AppendError> {
         let log_start = core.status.log_start;
-        let first = core.status.log_end;
+        let mut first = core.status.log_end;
+        let mut last_offset: Option<Offset> = None;
+        let mut log_append_times = log_append_time;
         let already_staged = core.staged.len();
-        for mut staged in batches.drain(..) {
-            let outcome = match core.producers.check(&staged.header, &Checks::default()) {
+        for (number, mut staged) in batches.drain(..).enumerate() {
+            match core.producers.check(&staged.header, &Checks::default()) {
                 Ok(Verdict::Append) => {
                     staged.assign(core.status.log_end, self.epoch());
                     core.status.log_end = staged.header.next_offset();
+                    last_offset = last_offset.max(Some(staged.header.last_offset()));
                     staged.undo = Some(core.producers.append(&staged.header));
                     core.staged_bytes += staged.bytes();
                     core.staged.push_back(staged);
-                    Ok(None)
                 }
-                Ok(Verdict::Duplicate { base_offset, last_offset, timestamp }) => {
-                    let log_append_time = log_append_time.and(Some(timestamp));
-                    Ok(Some(Appended { base_offset, last_offset, log_append_time, log_start }))
+                // Where it went the first time. Among several batches, which no client sends, the others go on.
+                Ok(Verdict::Duplicate { base_offset, last_offset: last, timestamp }) => {
+                    if number == 0 {
+                        first = base_offset;
+                        log_append_times = log_append_time.and(Some(timestamp));
+                    }
+                    last_offset = last_offset.max(Some(last));
                 }
-                Err(error) => Err(AppendError::from(error)),
-            };
-            match outcome {
-                Ok(None) => {}
-                // A duplicate among several batches: what came before it in this append is new, which no client
-                // does; the answer for the last batch is the one that counts.
-                Ok(Some(duplicate)) => return Ok(duplicate),
                 Err(error) => {
                     core.unstage_from(already_staged);
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         }
-        let last_offset = core.status.log_end.plus(-1);
-        Ok(Appended { base_offset: first, last_offset, log_append_time, log_start })
+        let last_offset = last_offset.unwrap_or(first.plus(-1));
+        Ok(Appended { base_offset: first, last_offset, log_append_time: log_append_times, log_start })
     }
 
     fn wait_for(core: &mut Core, appended: Appended, acks: Acks) -> AppendTicket {
@@ -240,6 +239,12 @@ impl Core {
         self.status.log_start = self.status.log_start.max(log_start);
         self.status.last_stable = self.status.last_stable.max(self.status.log_start);
         self.status.assert_ordered();
+    }
+
+    /// Why nothing can be appended now.
+    pub(crate) fn append_error(&self) -> Option<AppendError> {
+        let closing = self.closing.then_some(AppendError::NotLeader { reason: "the partition is closing" });
+        self.status.state.append_error().or(closing)
     }
 
     /// True while the partition may write and acknowledge.

@@ -34,7 +34,7 @@ use crate::commit::writer::{Boundary, Numbers, Writer};
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::identity::{Identity, hex, read_partition};
-use crate::leadership::{self, Claimant, Leadership, Standing};
+use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing};
 use crate::manifest::versioned;
 use crate::manifest::{MANIFEST, Manifest, ProducerStateRef};
 use crate::settings::LogConfig;
@@ -93,14 +93,20 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
     let substrate = &shared.substrate;
     check_identity(shared, &dir, &identity)?;
     let leadership = leadership::claim(substrate, &dir, epoch, &claimant)?;
-
-    let listing = Listing::read(&**substrate, &dir)?;
-    let manifest =
-        versioned::read_highest::<Manifest>(&**substrate, &dir, MANIFEST)?.map(|(_, manifest)| manifest);
-    let recovered = recover(shared, &dir, &listing, manifest.as_ref(), &config)?;
-    make_durable(shared, &dir, &recovered)?;
-
-    let partition = assemble(shared, dir, identity, leadership, config, &listing, recovered, manifest)?;
+    let inherited = match inherit(shared, &dir, epoch, &config) {
+        Ok(inherited) => inherited,
+        Err(error) => {
+            // A later leader may have moved things about meanwhile; then nothing is wrong with them.
+            return Err(match (leadership.standing(), error) {
+                (Standing::Deposed { by }, _) => EngineError::Deposed { by },
+                (Standing::Unknown(unread), EngineError::Damaged { path, reason }) => EngineError::Poisoned {
+                    reason: format!("{}: {reason}; but the fence cannot be read: {unread}", path.display()),
+                },
+                (Standing::Leading | Standing::Unknown(_), error) => error,
+            });
+        }
+    };
+    let partition = assemble(shared, dir, identity, leadership, config, inherited)?;
     match partition.leadership.standing() {
         Standing::Leading => {}
         Standing::Deposed { by } => return Err(EngineError::Deposed { by }),
@@ -112,6 +118,35 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
         writer.remove_replaced();
     }
     Ok(partition)
+}
+
+/// What a leader finds.
+struct Inherited {
+    manifest: Option<Manifest>,
+    listing: Listing,
+    recovered: Recovered,
+}
+
+/// Reads what the directory holds, and makes durable what of it counts.
+fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Result<Inherited, EngineError> {
+    let substrate = &*shared.substrate;
+    // The manifest first: its leader may not know yet that it is deposed, and go on creating files. Those that this
+    // manifest names are in any later listing, since nothing is unlinked but by who leads.
+    let manifest =
+        versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)?.map(|(_, manifest)| manifest);
+    match manifest.as_ref().and_then(|manifest| Epoch::new(manifest.epoch)) {
+        Some(by) if by > epoch => return Err(EngineError::Deposed { by }),
+        Some(served) if served == epoch => {
+            // This run has led at this epoch before. Its files are numbered on from there, so it must not begin anew.
+            let dir = dir.to_owned();
+            return Err(ClaimError::Refused { dir, epoch, highest: epoch }.into());
+        }
+        _ => {}
+    }
+    let listing = Listing::read(substrate, dir)?;
+    let recovered = recover(shared, dir, &listing, manifest.as_ref(), config)?;
+    make_durable(shared, dir, &recovered)?;
+    Ok(Inherited { manifest, listing, recovered })
 }
 
 fn check_identity(shared: &Shared, dir: &Path, expected: &Identity) -> Result<(), EngineError> {
@@ -137,16 +172,13 @@ fn make_durable(shared: &Shared, dir: &Path, recovered: &Recovered) -> Result<()
     Ok(())
 }
 
-#[allow(clippy::too_many_arguments)]
 fn assemble(
     shared: &Arc<Shared>,
     dir: PathBuf,
     identity: Identity,
     leadership: Leadership,
     config: LogConfig,
-    listing: &Listing,
-    recovered: Recovered,
-    manifest: Option<Manifest>,
+    Inherited { manifest, listing, recovered }: Inherited,
 ) -> Result<Arc<Partition>, EngineError> {
     let epoch = leadership.epoch();
     let end = recovered.end;
@@ -164,12 +196,15 @@ fn assemble(
         end,
         unchecked_bytes: 0,
         unsynced_records: 0,
-        unsynced_since: None,
+        unsynced_since_ms: None,
         boundary: Boundary::Written(used),
-        garbage: garbage(&dir, listing, &segments),
+        garbage: garbage(&dir, &listing, &segments),
         manifest: manifest.unwrap_or_default(),
         numbers: Numbers::default(),
         volume_full: false,
+        doubtful: false,
+        checkpoint_state: None,
+        flush_armed: false,
     });
     if used.is_none() {
         writer.take_boundary();
@@ -196,6 +231,8 @@ fn assemble(
         written_end: end,
         synced_end: end,
         fence_running: false,
+        asking_again: false,
+        closing: false,
         written_waiters: Waiters::default(),
         committed_waiters: Waiters::default(),
         space_waiters: Vec::new(),
@@ -211,6 +248,7 @@ fn assemble(
         tail: Mutex::new(Tail::new(Arc::clone(&shared.tail_budget))),
         watchers: super::watch::Watchers::default(),
         call_began_ms: AtomicU64::new(0),
+        fence_began_ms: AtomicU64::new(0),
     }))
 }
 

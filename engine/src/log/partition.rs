@@ -52,6 +52,8 @@ pub struct Partition {
     pub(crate) watchers: Watchers,
     /// When the worker's system call under way began, in milliseconds of the engine's own time; 0: none.
     pub(crate) call_began_ms: AtomicU64,
+    /// The same for a look at the fence, which may be under way beside the worker's calls.
+    pub(crate) fence_began_ms: AtomicU64,
 }
 
 /// The partition's state in memory.
@@ -71,6 +73,10 @@ pub(crate) struct Core {
     /// Everything below is synced too, or its sync is not asked for; the fence is still to be read.
     pub(crate) synced_end: Offset,
     pub(crate) fence_running: bool,
+    /// The fence could not be read, and a job is due that reads it again.
+    pub(crate) asking_again: bool,
+    /// Nothing more is taken: the partition closes once what is staged is committed.
+    pub(crate) closing: bool,
     pub(crate) written_waiters: Waiters,
     pub(crate) committed_waiters: Waiters,
     pub(crate) space_waiters: Vec<Completion<()>>,
@@ -134,9 +140,14 @@ impl Partition {
 
     /// How long the system call under way has taken, in milliseconds, if that is longer than the stall limit.
     pub fn stalled_ms(&self) -> Option<u64> {
-        let began = self.call_began_ms.load(Ordering::Relaxed);
-        let elapsed = self.shared.elapsed_ms().saturating_sub(began);
-        (began > 0 && elapsed >= self.shared.settings.stall_limit_ms).then_some(elapsed)
+        let now = self.shared.elapsed_ms();
+        [&self.call_began_ms, &self.fence_began_ms]
+            .into_iter()
+            .map(|began| began.load(Ordering::Relaxed))
+            .filter(|began| *began > 0)
+            .map(|began| now.saturating_sub(began))
+            .filter(|elapsed| *elapsed >= self.shared.settings.stall_limit_ms)
+            .max()
     }
 
     /// Raises the log start offset to `before` (or to the high watermark), as Kafka's `DeleteRecords`. The ticket
@@ -156,6 +167,8 @@ impl Partition {
     /// Commits what is staged, writes what a successor needs to open without a scan, and closes the files.
     /// Everything but [`Partition::status`] fails afterwards.
     pub fn close(self: &Arc<Self>) -> Ticket<Result<(), EngineError>> {
+        // Or busy producers would keep it from ever being done.
+        self.core.lock().closing = true;
         self.request(|done| Request::Close { done })
     }
 
@@ -210,8 +223,15 @@ impl Partition {
         let partition = Arc::clone(self);
         if self.shared.io.schedule(move || partition.work(writer)).is_err() {
             // The pool is closed: the engine is being dropped, and nobody can be served any more.
+            // Dropping what waits tells it.
             core.worker_active = false;
             core.status.state = State::Closed;
+            core.staged.clear();
+            core.staged_bytes = 0;
+            core.requests.clear();
+            core.written_waiters = Waiters::default();
+            core.committed_waiters = Waiters::default();
+            core.space_waiters.clear();
         }
     }
 
@@ -251,6 +271,12 @@ impl Partition {
     pub(crate) fn watch_call(&self) -> CallGuard<'_> {
         self.call_began_ms.store(self.shared.elapsed_ms().max(1), Ordering::Relaxed);
         CallGuard(&self.call_began_ms)
+    }
+
+    /// As [`Self::watch_call`], for a look at the fence.
+    pub(crate) fn watch_fence(&self) -> CallGuard<'_> {
+        self.fence_began_ms.store(self.shared.elapsed_ms().max(1), Ordering::Relaxed);
+        CallGuard(&self.fence_began_ms)
     }
 }
 

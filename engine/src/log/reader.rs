@@ -153,17 +153,20 @@ impl BlockingRead {
             // The log start has passed the offset since.
             return Err(out_of_range(self.request.from, &self.partition.status()));
         }
-        let outcome = self.read_segment(segment, &mut fetched);
+        let outcome = self.read_segment(segment, &mut fetched).and_then(|end| {
+            if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
+                fetched.aborted = self.aborted(&segments, at, end)?;
+            }
+            Ok(())
+        });
+        // Deleted meanwhile.
         if let Err(ReadError::Storage(error)) = &outcome
             && error.is_not_found()
             && self.partition.status().log_start > self.request.from
         {
             return Err(out_of_range(self.request.from, &self.partition.status()));
         }
-        let end = outcome?;
-        if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
-            fetched.aborted = self.aborted(&segments, at, end)?;
-        }
+        outcome?;
         Ok(fetched)
     }
 

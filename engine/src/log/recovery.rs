@@ -232,6 +232,9 @@ fn scan_segment(
     cursor: &mut Cursor,
 ) -> Result<Option<Arc<Segment>>, EngineError> {
     let path = name.path(dir, SegmentFile::Log);
+    // What its leader wrote and did not sync is on the volume before it is looked at: bytes that are only in memory
+    // may read differently afterwards. (What is still being written now is made durable after the scan.)
+    shared.substrate.make_durable(&path, u64::MAX)?;
     let file = shared.substrate.open(&path, OpenMode::ReadUncached)?;
     let length = file.length()?;
     let (mut state, mut indexes) = match resume {

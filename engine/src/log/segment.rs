@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Weak};
 
 use kaas_substrate::{File, OpenMode, Substrate};
@@ -34,6 +35,8 @@ pub(crate) struct Segment {
     /// The one set of handle and indexes in use; kept here for the active segment, weakly through the cache for
     /// closed ones.
     open: Mutex<Option<Arc<OpenSegment>>>,
+    /// When retention first met the segment, if its records have no timestamps; `i64::MIN` before.
+    undated_since: AtomicI64,
 }
 
 /// What changes about a segment.
@@ -66,12 +69,20 @@ impl Segment {
             offset_of_max_timestamp: name.base_offset,
             index_files: None,
         };
-        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(Some(open)) }
+        let undated_since = AtomicI64::new(i64::MIN);
+        Self {
+            name,
+            dir: dir.to_owned(),
+            state: Mutex::new(state),
+            open: Mutex::new(Some(open)),
+            undated_since,
+        }
     }
 
     /// A segment that somebody has closed.
     pub(crate) fn closed(name: SegmentName, dir: &Path, state: SegmentState) -> Self {
-        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(None) }
+        let undated_since = AtomicI64::new(i64::MIN);
+        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(None), undated_since }
     }
 
     /// A segment that a manifest pins; `None` if the manifest says something impossible.
@@ -116,6 +127,17 @@ impl Segment {
 
     pub(crate) fn end_offset(&self) -> Offset {
         self.state.lock().end_offset
+    }
+
+    /// What retention by time goes by: the largest timestamp, or else when it was first asked for.
+    pub(crate) fn dated(&self, now: Timestamp) -> Timestamp {
+        let largest = self.state().max_timestamp;
+        if largest.0 >= 0 {
+            return largest;
+        }
+        let unset =
+            self.undated_since.compare_exchange(i64::MIN, now.0, Ordering::Relaxed, Ordering::Relaxed);
+        Timestamp(unset.err().unwrap_or(now.0))
     }
 
     pub(crate) fn path(&self, file: SegmentFile) -> PathBuf {

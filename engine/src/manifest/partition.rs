@@ -76,14 +76,14 @@ pub struct ProducerStateRef {
     pub offset: i64,
 }
 
-/// `recovery-checkpoint.<epoch>.<n>.json`: fsynced and committed up to `position` of this segment.
+/// `recovery-checkpoint.<epoch>.<n>.json`: synced up to `position` of this segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checkpoint {
     /// The leader that wrote it; also the segment's epoch.
     pub epoch: u32,
     /// The segment, by its base offset.
     pub base_offset: i64,
-    /// Bytes of the segment that are synced and committed.
+    /// Bytes of the segment that are synced.
     pub position: u64,
     /// The offset behind them.
     pub offset: i64,
