@@ -15,7 +15,8 @@ use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
 use kaas_engine::{Engine, EngineSettings, Reserve, SystemClock};
-use kaas_substrate::{Local, Memory, Substrate};
+use kaas_substrate::recognise::{self, Choice, Family};
+use kaas_substrate::{Memory, Substrate};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -76,6 +77,9 @@ pub enum StartError {
         /// What is wrong.
         source: kaas_substrate::Error,
     },
+    /// The data directory is on a kind of volume that kaas cannot keep its guarantees on.
+    #[error("cannot use data directory: {0}")]
+    Volume(recognise::OpenError),
     /// What the data directory holds cannot be used.
     #[error("cannot use data directory {}: {source}", dir.display())]
     Data {
@@ -94,7 +98,7 @@ impl StartError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::Group(_) | Self::DecidedByFlag { .. } | Self::Resolve { .. } => 2,
-            Self::Directory { .. } | Self::Data { .. } => 3,
+            Self::Directory { .. } | Self::Volume(_) | Self::Data { .. } => 3,
             Self::Listener(ListenerError::InUse { .. }) => 4,
             Self::Listener(_) | Self::Threads(_) => 1,
         }
@@ -290,6 +294,35 @@ fn open_substrate(options: &Options) -> Result<(Arc<dyn Substrate>, PathBuf), St
     }
     let dir = std::path::absolute(&options.data_dir).unwrap_or_else(|_| options.data_dir.clone());
     let failed = |source| StartError::Directory { dir: dir.clone(), source };
-    kaas_substrate::local::create_root(&dir).map_err(failed)?;
-    Ok((Arc::new(Local::open(&dir).map_err(failed)?), dir.clone()))
+    let mount = recognise::recognise(&dir).map_err(failed)?;
+    if mount.family == Family::Unknown {
+        warn!(
+            file_system = %mount.file_system, mounted_on = %mount.point.display(),
+            "this file system is not known to keep what kaas needs; it is taken for one of this host"
+        );
+    }
+    // What is known not to be of this host is refused; the rest is for the operator to know.
+    let substrate = recognise::open(&dir, Choice::Local).map_err(|error| match error {
+        recognise::OpenError::Storage(source) => failed(source),
+        refused => StartError::Volume(refused),
+    })?;
+    Ok((substrate, dir.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_not_supported_is_a_matter_of_the_data_directory() {
+        let error = StartError::Volume(recognise::OpenError::NotSupported {
+            path: "/mnt/shared/kaas".into(),
+            family: Family::Nfs,
+            file_system: "nfs4".to_owned(),
+            point: "/mnt/shared".into(),
+        });
+        assert_eq!(error.exit_code(), 3);
+        let words = error.to_string();
+        assert!(words.contains("/mnt/shared/kaas is on NFS (nfs4, mounted on /mnt/shared)"), "{words}");
+    }
 }

@@ -17,11 +17,11 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Where the cover of the CRC begins in a batch.
 const CRC_COVER_START: usize = 21;
 
-const TEAR_HINT: &str = "at the end of the newest segment this is what a crash leaves, and recovery cuts it off; \
-                         in an older segment the bytes behind the next leader's first offset never count";
+const TEAR_HINT: &str = "at the end of the newest segment this is what a crash leaves, and the next leader ends the log \
+                         in front of it; in any segment the bytes behind what the manifest pins never count";
 const ORDER_HINT: &str = "within a segment offsets only grow: the file is not as its leader wrote it";
-const CRC_HINT: &str = "the batch was changed after it was written: restore the segment from a backup, or let \
-                        `kaas-engine verify --repair` put it aside";
+const CRC_HINT: &str =
+    "the batch was changed after it was written: restore the segment from a backup or snapshot of the volume";
 
 impl Dumper<'_> {
     /// Shows every batch of a log file up to its end, or to the first bytes that are no batch.

@@ -26,7 +26,8 @@ use crate::producer_state::ProducerStates;
 /// How deep below the named directory is looked: a data directory has partitions four levels down.
 const MAX_DEPTH: usize = 8;
 
-const INDEX_HINT: &str = "indexes are derived from the log: `kaas-engine verify --repair` rebuilds them";
+const INDEX_HINT: &str =
+    "indexes are derived from the log: the leader walks through the log instead, and no record is missing";
 
 /// What to show and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
