@@ -56,6 +56,8 @@ impl Maintenance {
     }
 
     async fn round(&self) {
+        // A partition may have been opened by a request that had looked at its topic before a change.
+        self.broker.apply_configs();
         let topics = self.broker.store.topics();
         for topic in topics.iter() {
             for partition in 0..topic.partitions {

@@ -63,9 +63,15 @@ struct Key {
 type Outcome = Result<Arc<Partition>, Arc<OpenError>>;
 
 enum Slot {
-    Opening(watch::Receiver<Option<Outcome>>),
+    Opening(Opening),
     Open(Open),
     Failed { error: Arc<OpenError>, until: Instant },
+}
+
+struct Opening {
+    outcome: watch::Receiver<Option<Outcome>>,
+    /// The topic's configs, which may change meanwhile.
+    overrides: Arc<ConfigMap>,
 }
 
 struct Open {
@@ -183,7 +189,7 @@ impl Partitions {
     fn begin(self: &Arc<Self>, key: Key, topic: &Arc<Topic>) -> Begun {
         let mut slots = self.slots.write();
         let stale = match slots.get(&key) {
-            Some(Slot::Opening(opening)) => return Begun::Wait(opening.clone()),
+            Some(Slot::Opening(opening)) => return Begun::Wait(opening.outcome.clone()),
             Some(Slot::Failed { error, until }) if *until > Instant::now() => {
                 return Begun::Here(Err(Arc::clone(error)));
             }
@@ -197,7 +203,8 @@ impl Partitions {
             return Begun::Here(Err(Arc::new(OpenError::Gone)));
         }
         let (sender, receiver) = watch::channel(None);
-        slots.insert(key, Slot::Opening(receiver.clone()));
+        let overrides = Arc::clone(&topic.config);
+        slots.insert(key, Slot::Opening(Opening { outcome: receiver.clone(), overrides }));
         drop(slots);
         let (registry, topic) = (Arc::clone(self), Arc::clone(topic));
         tokio::spawn(async move {
@@ -290,7 +297,15 @@ impl Partitions {
         match outcome {
             Ok(partition) => {
                 debug!(topic = %topic.name, partition = key.partition, epoch = %partition.epoch(), "opened");
-                let open = Open { partition: Arc::clone(&partition), overrides: Arc::clone(&topic.config) };
+                let overrides = match slots.get(&key) {
+                    Some(Slot::Opening(opening)) => Arc::clone(&opening.overrides),
+                    _ => Arc::clone(&topic.config),
+                };
+                // It was opened with what was in force when that began.
+                if let Some(config) = self.log_config(&overrides) {
+                    partition.set_config(config);
+                }
+                let open = Open { partition: Arc::clone(&partition), overrides };
                 slots.insert(key, Slot::Open(open));
                 Ok(partition)
             }
@@ -315,10 +330,14 @@ impl Partitions {
         }
         let mut changed = Vec::new();
         for (key, slot) in self.slots.write().iter_mut() {
-            let (Slot::Open(open), Some(topic)) = (slot, topic(key.topic)) else { continue };
-            if all || !Arc::ptr_eq(&open.overrides, &topic.config) {
-                open.overrides = Arc::clone(&topic.config);
-                changed.push((Arc::clone(&open.partition), Arc::clone(&topic.config)));
+            let Some(topic) = topic(key.topic) else { continue };
+            match slot {
+                Slot::Opening(opening) => opening.overrides = Arc::clone(&topic.config),
+                Slot::Open(open) if all || !Arc::ptr_eq(&open.overrides, &topic.config) => {
+                    open.overrides = Arc::clone(&topic.config);
+                    changed.push((Arc::clone(&open.partition), Arc::clone(&topic.config)));
+                }
+                Slot::Open(_) | Slot::Failed { .. } => {}
             }
         }
         for (partition, overrides) in changed {

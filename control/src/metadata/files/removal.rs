@@ -27,6 +27,7 @@ pub(super) fn delete_topic(store: &FileStore, topic: &Arc<Topic>) -> Result<(), 
         let taken = store
             .keeper
             .take_away(topic)
+            .and_then(|()| store.fence.check())
             .and_then(|()| Ok(substrate.rename(&topic_dir(&topic.name), &aside)?))
             // The topic is as it was, and is served.
             .inspect_err(|_| store.keeper.give_back(topic));
