@@ -90,7 +90,7 @@ impl Engine {
     ///
     /// [`EngineError::Claim`] if somebody has the epoch or a higher one; [`EngineError::Foreign`] if the directory
     /// belongs to another incarnation of the topic; [`EngineError::Damaged`] if records that were committed are not
-    /// there, which only `kaas-engine verify --repair` may decide to go on from.
+    /// there, which only a person may decide to go on from.
     pub fn open_partition(&self, request: OpenPartition) -> Result<Arc<Partition>, EngineError> {
         // A full volume must not keep a partition from being read and cleaned up.
         self.shared.reserve.with(|| open(&self.shared, request.clone()))
