@@ -22,6 +22,7 @@ use tracing::debug;
 use super::error::{self, Failure};
 use super::{Context, registry, topics};
 use crate::net::{BoxFuture, Call, Reply};
+use crate::server::Broker;
 
 /// First version of a request that may carry Zstandard.
 const ZSTD_SINCE: i16 = 7;
@@ -49,6 +50,22 @@ pub fn start(context: Context, correlation_id: i32, body: Bytes) -> Call {
     match ProduceRequest::decode(context.version, body.clone()) {
         Ok(request) => Call::Staged(Box::pin(stage(context, correlation_id, request, body.len()))),
         Err(error) => Call::Done(Reply::Close(format!("malformed request: {error}"))),
+    }
+}
+
+/// Has the partitions of a request opened that waits for its turn, so that many partitions that are used for the
+/// first time by one client are not opened one after the other.
+pub fn foresee(broker: &Broker, version: i16, body: Bytes) {
+    let Ok(request) = ProduceRequest::decode(version, body) else { return };
+    for asked in &request.topic_data {
+        let Ok(topic) = topics::find(broker, &asked.name, asked.topic_id, version >= IDS_SINCE) else {
+            continue;
+        };
+        for data in &asked.partition_data {
+            if let Ok(partition) = topics::partition(&topic, data.index) {
+                broker.partitions.prepare(&topic, partition);
+            }
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kaas_protocol::{ApiKey, decode_request_header, peek};
 
-use super::{Context, api_versions, registry};
+use super::{Context, api_versions, produce, registry};
 use crate::net::{Call, Peer, Reply, Service};
 use crate::server::Broker;
 
@@ -31,6 +31,18 @@ impl fmt::Debug for Requests {
 impl Service for Requests {
     fn may_stage(&self, frame: &Bytes) -> bool {
         frame.first_chunk::<2>().map(|key| i16::from_be_bytes(*key)) == Some(ApiKey::Produce.code())
+    }
+
+    fn foresee(&self, frame: &Bytes) {
+        // A frame that turns out to be malformed is refused when its turn comes.
+        let api = ApiKey::Produce;
+        let Some(peeked) = peek(frame).filter(|peeked| peeked.api_key == api.code()) else { return };
+        if !registry::find(api.code()).is_some_and(|known| known.versions.contains(peeked.api_version)) {
+            return;
+        }
+        if let Ok((_, body)) = decode_request_header(api, peeked.api_version, frame) {
+            produce::foresee(&self.broker, peeked.api_version, body);
+        }
     }
 
     fn call(&self, peer: &Arc<Peer>, frame: Bytes) -> Call {

@@ -182,6 +182,9 @@ impl Connection {
 
     fn accept(&mut self, frame: Frame) {
         self.in_flight_bytes = self.in_flight_bytes.saturating_add(frame.bytes.len());
+        if self.staging.is_some() && self.shared.service.may_stage(&frame.bytes) {
+            self.shared.service.foresee(&frame.bytes);
+        }
         self.queued.push_back(frame);
         self.last_request = Instant::now();
     }

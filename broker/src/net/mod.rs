@@ -46,6 +46,10 @@ pub trait Service: Send + Sync + fmt::Debug + 'static {
     /// Decided by the first bytes of the frame; must not depend on anything else.
     fn may_stage(&self, frame: &Bytes) -> bool;
 
+    /// A staged request has been read that cannot be started yet, because an earlier one is still being staged.
+    /// What it will need may be got ready meanwhile; nothing of it may take effect.
+    fn foresee(&self, frame: &Bytes);
+
     /// Starts a request. `frame` is what follows the length prefix.
     fn call(&self, peer: &Arc<Peer>, frame: Bytes) -> Call;
 }
