@@ -278,9 +278,6 @@ impl Partition {
         let mut garbage = std::mem::take(&mut writer.garbage);
         garbage.retain(remove);
         writer.garbage = garbage;
-        if let Err(error) = self.leadership.collect_old_claims() {
-            tracing::debug!(dir = %self.dir.display(), %error, "old claims stay for now");
-        }
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kaas_substrate::{ErrorClass, Kind, Operation};
 
 use super::staging::{Staged, Told};
-use super::writer::Writer;
+use super::writer::{Writer, elapsed_ms};
 use crate::error::{AppendError, EngineError};
 use crate::leadership::Standing;
 use crate::log::names::SegmentFile;
@@ -96,6 +96,7 @@ impl Partition {
     /// Takes from the staged batches what one write can hold, and whether a new segment must be begun for it.
     fn take_cycle(&self, core: &mut Core, writer: &Writer, config: &LogConfig) -> (Vec<Staged>, bool) {
         let cycle_bytes_max = self.shared.settings.cycle_bytes_max;
+        let now = self.shared.clock.now();
         let (mut count, mut bytes, mut roll) = (0, 0_u64, false);
         let mut position = writer.active.as_ref().map_or(0, super::writer::Active::position);
         let (mut base, mut first_timestamp) = (None, None);
@@ -108,9 +109,9 @@ impl Partition {
                 position > 0
                     && (position + header.batch_bytes as u64 > config.segment_bytes
                         || header.last_offset().0.saturating_sub(base) > i64::from(i32::MAX)
-                        || header.max_timestamp.0.saturating_sub(first.0) > config.segment_ms)
+                        || elapsed_ms(first, header.max_timestamp) > config.segment_ms)
             } else {
-                writer.active.as_ref().is_some_and(|active| active.is_full_for(header, position, config))
+                writer.active.as_ref().is_some_and(|active| active.is_full_for(header, position, config, now))
             };
             if full && count == 0 && !roll {
                 roll = true;

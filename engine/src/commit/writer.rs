@@ -98,13 +98,22 @@ impl Active {
     }
 
     /// Whether `batch` must go into a new segment; the rules are Kafka's.
-    pub(crate) fn is_full_for(&self, batch: &BatchHeader, position: u64, config: &LogConfig) -> bool {
+    pub(crate) fn is_full_for(
+        &self,
+        batch: &BatchHeader,
+        position: u64,
+        config: &LogConfig,
+        now: Timestamp,
+    ) -> bool {
         if position == 0 {
             return false;
         }
         let base = self.segment.base_offset().0;
         let relative = batch.last_offset().0.saturating_sub(base);
-        let waited = self.first_timestamp.map_or(0, |first| batch.max_timestamp.0.saturating_sub(first.0));
+        let waited = match self.first_timestamp {
+            Some(first) if first >= Timestamp(0) => elapsed_ms(first, batch.max_timestamp),
+            _ => elapsed_ms(self.created, now),
+        };
         position + batch.batch_bytes as u64 > config.segment_bytes
             || relative > i64::from(i32::MAX)
             || waited > self.roll_after_ms
@@ -378,6 +387,11 @@ fn write_index_files(
         time_index_bytes: write(SegmentFile::TimeIndex, &images.time, written.time_index_bytes)?,
         txn_index_bytes: write(SegmentFile::TxnIndex, &images.txn, written.txn_index_bytes)?,
     })
+}
+
+/// Milliseconds from one timestamp to another; 0 if either is none.
+pub(crate) fn elapsed_ms(from: Timestamp, to: Timestamp) -> i64 {
+    if from < Timestamp(0) || to < Timestamp(0) { 0 } else { to.0.saturating_sub(from.0) }
 }
 
 /// How much earlier a segment rolls: spread over `segment.jitter.ms` by its offset, so that restarts agree.

@@ -7,6 +7,7 @@ pub(crate) mod open;
 pub(crate) mod partition;
 mod query;
 mod reader;
+mod rebuild;
 mod recovery;
 pub(crate) mod scan;
 pub(crate) mod segment;

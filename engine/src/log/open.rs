@@ -114,6 +114,9 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
             return Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") });
         }
     }
+    if let Err(error) = partition.leadership.collect_old_claims() {
+        tracing::debug!(dir = %partition.dir.display(), %error, "old claims stay for now");
+    }
     if let Some(writer) = &partition.core.lock().writer {
         writer.remove_replaced();
     }

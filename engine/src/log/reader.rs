@@ -256,7 +256,10 @@ impl Partition {
     /// A segment's file and indexes. Blocks.
     pub(crate) fn open_segment(&self, segment: &Arc<Segment>) -> Result<Arc<OpenSegment>, ReadError> {
         let interval_bytes = self.config().index_interval_bytes;
-        segment.open(&*self.shared.substrate, &self.shared.open_segments, interval_bytes)
+        let segments = Arc::clone(&*self.segments.read());
+        let before = segments.partition_point(|other| other.base_offset() < segment.base_offset());
+        let earlier = segments.get(..before).unwrap_or_default();
+        segment.open(&*self.shared.substrate, &self.shared.open_segments, interval_bytes, earlier)
     }
 }
 

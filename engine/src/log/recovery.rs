@@ -14,7 +14,7 @@ use super::segment::{Segment, SegmentState, read_index_files, replace_index_file
 use crate::batch::{BatchHeader, EndMarker, read_marker};
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::manifest::versioned::{self, FileVersion};
+use crate::manifest::versioned::{self, FileVersion, VersionedError};
 use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef};
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
@@ -80,9 +80,10 @@ pub(crate) fn recover(
         }
     }
     let log_start = Offset(known.log_start_offset);
-    if log_start > cursor.expected || log_start < Offset::ZERO {
+    let first = segments.first().map_or(cursor.expected, |segment| segment.base_offset());
+    if log_start > cursor.expected || log_start < first {
         let reason = format!(
-            "its log start offset {log_start} is outside of the log, which ends at {}",
+            "its log start offset {log_start} is outside of the log, which goes from {first} to {}",
             cursor.expected
         );
         return Err(EngineError::Damaged { path: dir.join("manifest"), reason });
@@ -152,14 +153,25 @@ fn read_checkpoint(
     first: Option<&SegmentName>,
 ) -> Result<Option<(Checkpoint, ProducerStates)>, EngineError> {
     let Some(first) = first else { return Ok(None) };
-    let checkpoint = versioned::read_highest::<Checkpoint>(&*shared.substrate, dir, CHECKPOINT)?
-        .map(|(_, checkpoint)| checkpoint)
-        .filter(|checkpoint| {
-            checkpoint.epoch == manifest.epoch && checkpoint.base_offset == first.base_offset.0
-        });
+    // An optimisation: without it the scan begins further back.
+    let read = match versioned::read_highest::<Checkpoint>(&*shared.substrate, dir, CHECKPOINT) {
+        Err(error @ VersionedError::Damaged { .. }) => {
+            tracing::warn!(dir = %dir.display(), %error, "scanning without the recovery checkpoint");
+            return Ok(None);
+        }
+        read => read?,
+    };
+    let checkpoint = read.map(|(_, checkpoint)| checkpoint).filter(|checkpoint| {
+        checkpoint.epoch == manifest.epoch && checkpoint.base_offset == first.base_offset.0
+    });
     let Some(checkpoint) = checkpoint else { return Ok(None) };
-    let producers = read_producers(shared, dir, checkpoint.producer_state)?;
-    Ok(Some((checkpoint, producers)))
+    match read_producers(shared, dir, checkpoint.producer_state) {
+        Err(EngineError::Damaged { path, reason }) => {
+            tracing::warn!(path = %path.display(), reason, "scanning without the recovery checkpoint");
+            Ok(None)
+        }
+        producers => Ok(Some((checkpoint, producers?))),
+    }
 }
 
 fn read_producers(
@@ -237,17 +249,19 @@ fn scan_segment(
     shared.substrate.make_durable(&path, u64::MAX)?;
     let file = shared.substrate.open(&path, OpenMode::ReadUncached)?;
     let length = file.length()?;
+    let resume = match resume {
+        Some(resume) if length < resume.state.bytes => {
+            let reason = format!("it has {length} bytes; {} were committed", resume.state.bytes);
+            return Err(EngineError::Damaged { path, reason });
+        }
+        Some(resume) => resume.shown(&*file, name)?,
+        None => None,
+    };
     let (mut state, mut indexes) = match resume {
         Some(resume) => {
-            if length < resume.state.bytes {
-                let reason = format!("it has {length} bytes; {} were committed", resume.state.bytes);
-                return Err(EngineError::Damaged { path, reason });
-            }
             cursor.expected = resume.state.end_offset;
             cursor.producers = resume.producers;
-            let mut indexes = resume.indexes;
-            show_batches(&*file, &mut indexes, resume.indexed_bytes, resume.state.bytes)?;
-            (resume.state, indexes)
+            (resume.state, resume.indexes)
         }
         None => {
             let state = SegmentState {
@@ -296,22 +310,27 @@ fn scan_segment(
     Ok(Some(Arc::new(Segment::closed(name, dir, state))))
 }
 
-/// Shows the batches between two positions to the indexes: what an index interval holds, at most.
-fn show_batches(
-    file: &dyn File,
-    indexes: &mut LogIndexes,
-    from: u64,
-    to: u64,
-) -> Result<(), kaas_substrate::Error> {
-    let mut scanner = BatchScanner::new(file, from, to, Check::Headers);
-    while let Scanned::Batch { position, header } = scanner.next()? {
-        indexes.append(&header, position);
+impl Resume {
+    /// Shows the batches between the last index entry and the checkpoint to the indexes: what an index interval
+    /// holds, at most. `None` if they do not end where the checkpoint says, which then cannot be relied upon.
+    fn shown(mut self, file: &dyn File, name: SegmentName) -> Result<Option<Self>, kaas_substrate::Error> {
+        let mut end = (self.indexed_bytes, None);
+        let mut scanner = BatchScanner::new(file, self.indexed_bytes, self.state.bytes, Check::Headers);
+        while let Scanned::Batch { position, header } = scanner.next()? {
+            self.indexes.append(&header, position);
+            end = (position + header.batch_bytes as u64, Some(header.next_offset()));
+        }
+        if end == (self.state.bytes, Some(self.state.end_offset)) {
+            return Ok(Some(self));
+        }
+        tracing::warn!(segment = %name, position = self.state.bytes,
+            "the recovery checkpoint is not at the end of a batch; scanning the segment from its beginning");
+        Ok(None)
     }
-    Ok(())
 }
 
 /// What a control batch says; its CRC has been checked.
-fn marker(
+pub(crate) fn marker(
     file: &dyn File,
     position: u64,
     header: &BatchHeader,

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 
 use super::indexes::{IndexImages, LogIndexes};
 use super::names::{SegmentFile, SegmentName};
-use super::scan::{BatchScanner, Check, Scanned};
+use super::rebuild::rebuild_indexes;
 use crate::batch::BatchHeader;
 use crate::error::ReadError;
 use crate::manifest::{IndexLengths, SegmentEntry};
@@ -161,18 +161,19 @@ impl Segment {
         self.state.lock().index_files = Some(lengths);
     }
 
-    /// The open file and indexes, opened if need be. Blocks.
+    /// The open file and indexes, opened if need be; `earlier` are the segments before it. Blocks.
     pub(crate) fn open(
         self: &Arc<Self>,
         substrate: &dyn Substrate,
         cache: &OpenSegments,
         interval_bytes: u64,
+        earlier: &[Arc<Segment>],
     ) -> Result<Arc<OpenSegment>, ReadError> {
         if let Some(open) = self.open.lock().clone() {
             return Ok(open);
         }
         let file = substrate.open(&self.path(SegmentFile::Log), OpenMode::Read)?;
-        let indexes = self.load_indexes(substrate, &*file, interval_bytes)?;
+        let indexes = self.load_indexes(substrate, &*file, interval_bytes, earlier)?;
         let fresh = Arc::new(OpenSegment { file, indexes: Mutex::new(indexes) });
         let kept = {
             let mut slot = self.open.lock();
@@ -199,6 +200,7 @@ impl Segment {
         substrate: &dyn Substrate,
         file: &dyn File,
         interval_bytes: u64,
+        earlier: &[Arc<Segment>],
     ) -> Result<LogIndexes, ReadError> {
         let state = self.state();
         if let Some(lengths) = state.index_files {
@@ -216,20 +218,7 @@ impl Segment {
                 }
             }
         }
-        let mut indexes = LogIndexes::new(self.name.base_offset, interval_bytes);
-        let mut scanner = BatchScanner::new(file, 0, state.bytes, Check::Headers);
-        loop {
-            match scanner.next()? {
-                Scanned::Batch { position, header } => indexes.append(&header, position),
-                Scanned::End => {
-                    indexes.finish();
-                    return Ok(indexes);
-                }
-                Scanned::Torn { position, reason } => {
-                    return Err(ReadError::Damaged { path: self.path(SegmentFile::Log), position, reason });
-                }
-            }
-        }
+        rebuild_indexes(substrate, self, file, earlier, interval_bytes)
     }
 }
 

@@ -220,3 +220,15 @@ pub fn decode(fetched: &FetchedRecords) -> Vec<(i64, String)> {
     }
     records
 }
+
+/// The offsets of all records, control records included.
+pub fn decode_offsets(fetched: &FetchedRecords) -> Vec<i64> {
+    let mut bytes = bytes_of(fetched);
+    let mut offsets = Vec::new();
+    while !bytes.is_empty() {
+        let header = kaas_engine::batch::BatchHeader::parse(&bytes).unwrap();
+        offsets.extend(header.base_offset.0..=header.last_offset().0);
+        bytes = bytes.slice(header.batch_bytes..);
+    }
+    offsets
+}
