@@ -509,3 +509,17 @@ fn settings_of_groups_act() {
     assert_eq!(full.error_code, ErrorCode::GROUP_MAX_SIZE_REACHED);
     assert_eq!(commit(&mut client, "simple", 1), ErrorCode::OFFSET_METADATA_TOO_LARGE);
 }
+
+#[test]
+fn a_refused_join_names_no_protocol() {
+    let broker = Broker::start(QUICK);
+    let mut client = broker.connect();
+    for version in 0..=9 {
+        let response =
+            client.call(version, &JoinGroupRequest { session_timeout_ms: 1, ..join_request("g", "", None) });
+        assert_eq!(response.error_code, ErrorCode::INVALID_SESSION_TIMEOUT);
+        // Null where the version has it.
+        let expected = if version < 7 { Some("".into()) } else { None };
+        assert_eq!(response.protocol_name, expected, "version {version}");
+    }
+}

@@ -107,6 +107,10 @@ fn an_idempotent_producer_may_repeat_itself() {
     assert_eq!(client.fetch("t", 0, 0).high_watermark, 3);
     let third = client.call(4, &plain);
     assert!(third.producer_id > second.producer_id, "ids are never given twice");
+    for (producer_id, producer_epoch) in [(5, -1), (-1, 5), (-5, -1), (-5, -5)] {
+        let half = InitProducerIdRequest { producer_id, producer_epoch, ..plain.clone() };
+        assert_eq!(client.call(4, &half).error_code, ErrorCode::INVALID_REQUEST);
+    }
     let transactional = InitProducerIdRequest { transactional_id: Some("tx".into()), ..Default::default() };
     assert_eq!(client.call(4, &transactional).error_code, ErrorCode::INVALID_REQUEST);
 }
@@ -400,4 +404,151 @@ fn all_acks_levels_and_many_partitions_in_one_request() {
         client.call(12, &fetch_request("t", partition, 1, 10_000));
         assert_eq!(client.fetch("t", partition, 0).high_watermark, 2);
     }
+}
+
+/// A message of format 1, which was before record batches.
+fn old_message() -> Vec<u8> {
+    let mut message = vec![0; 8];
+    message.extend(27_i32.to_be_bytes());
+    message.extend([0, 0, 0, 0, 1, 0]);
+    message.extend(now().to_be_bytes());
+    message.extend((-1_i32).to_be_bytes());
+    message.extend(5_i32.to_be_bytes());
+    message.extend(b"hello");
+    message
+}
+
+#[test]
+fn anything_but_one_whole_batch_has_kafkas_codes() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, &[("max.message.bytes", "200")]);
+    let good = batch(&[b"hello"]);
+    let mut damaged = good.to_vec();
+    damaged[20] ^= 1;
+    let mut magic_3 = good.to_vec();
+    magic_3[16] = 3;
+    let large = batch(&[&[0; 300]]);
+    for (records, expected) in [
+        (old_message(), ErrorCode::INVALID_RECORD),
+        ([&good[..], &old_message()].concat(), ErrorCode::INVALID_RECORD),
+        (magic_3, ErrorCode::CORRUPT_MESSAGE),
+        (damaged.clone(), ErrorCode::CORRUPT_MESSAGE),
+        // That there are two is seen before what they hold.
+        ([&damaged[..], &good].concat(), ErrorCode::INVALID_RECORD),
+        ([&large[..], &large].concat(), ErrorCode::INVALID_RECORD),
+        (good[..11].to_vec(), ErrorCode::INVALID_RECORD),
+        (good[..good.len() - 1].to_vec(), ErrorCode::INVALID_RECORD),
+        // Kafka drops what is behind a batch without a word.
+        ([&good[..], b"rest"].concat(), ErrorCode::CORRUPT_MESSAGE),
+    ] {
+        let answer = client.produce("t", 0, records.clone().into());
+        assert_eq!(answer.error_code, expected, "{} bytes", records.len());
+    }
+    // Whether there is such a partition, and whether the batch is one, comes before the question of acks.
+    let mut code = |topic: &str, records: &[u8]| {
+        let request = produce_request(topic, 0, 2, records.to_vec().into());
+        client.call(9, &request).responses[0].partition_responses[0].error_code
+    };
+    assert_eq!(code("nowhere", &good), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(code("t", b""), ErrorCode::INVALID_RECORD);
+    assert_eq!(code("t", &good), ErrorCode::INVALID_REQUIRED_ACKS);
+    assert_eq!(client.fetch("t", 0, 0).high_watermark, 0);
+}
+
+#[test]
+fn a_partition_that_does_not_exist_does_not_cut_the_wait_of_others_short() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, &[]);
+    let mut request = fetch_request("t", 0, 0, 600);
+    let unknown = FetchPartition { partition: 9, ..request.topics[0].partitions[0].clone() };
+    request.topics[0].partitions.push(unknown);
+    let began = Instant::now();
+    let response = client.call(12, &request);
+    assert!(began.elapsed() >= Duration::from_millis(590), "{:?}", began.elapsed());
+    let partitions = &response.responses[0].partitions;
+    assert_eq!(partitions[1].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    // With nothing else to wait for, and for an offset out of range, the answer is there at once.
+    request.max_wait_ms = 10_000;
+    let began = Instant::now();
+    request.topics[0].partitions.remove(0);
+    client.call(12, &request);
+    let mut request = fetch_request("t", 0, 7, 10_000);
+    let empty = FetchPartition { fetch_offset: 0, ..request.topics[0].partitions[0].clone() };
+    request.topics[0].partitions.push(empty);
+    client.call(12, &request);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn epochs_below_all_and_the_epoch_of_the_earliest_offset() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, &[]);
+    client.produce("t", 0, batch(&[b"a", b"b"]));
+    let first = leader_epoch(&mut client, "t");
+    broker.process.kill().unwrap();
+    broker.restart(&[]);
+    let mut client = broker.connect();
+    let second = leader_epoch(&mut client, "t");
+    assert!(first < second);
+    client.produce("t", 0, batch(&[b"c"]));
+    assert_eq!(list_offset(&mut client, 9, "t", -2).leader_epoch, first);
+    assert_eq!(list_offset(&mut client, 9, "t", -1).leader_epoch, second);
+    let mut request = fetch_request("t", 0, 0, 0);
+    for (asked, expected) in [
+        (second, ErrorCode::NONE),
+        (-1, ErrorCode::NONE),
+        (-2, ErrorCode::NONE),
+        (first, ErrorCode::FENCED_LEADER_EPOCH),
+        (second + 1, ErrorCode::UNKNOWN_LEADER_EPOCH),
+    ] {
+        request.topics[0].partitions[0].current_leader_epoch = asked;
+        let response: FetchResponse = client.call(12, &request);
+        assert_eq!(response.responses[0].partitions[0].error_code, expected, "{asked}");
+    }
+    for (asked, expected) in [
+        (second, ErrorCode::NONE),
+        (-1, ErrorCode::NONE),
+        (-2, ErrorCode::FENCED_LEADER_EPOCH),
+        (first, ErrorCode::FENCED_LEADER_EPOCH),
+        (second + 1, ErrorCode::UNKNOWN_LEADER_EPOCH),
+    ] {
+        let partition =
+            ListOffsetsPartition { timestamp: -1, current_leader_epoch: asked, ..Default::default() };
+        let topic = ListOffsetsTopic { name: "t".into(), partitions: vec![partition] };
+        let request =
+            ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..ListOffsetsRequest::default() };
+        assert_eq!(client.call(9, &request).topics[0].partitions[0].error_code, expected, "{asked}");
+    }
+    for (asked, expected) in [(-1, (-1, -1)), (-2, (-2, 0)), (first, (first, 2)), (second, (second, 3))] {
+        let partition = OffsetForLeaderPartition { leader_epoch: asked, ..Default::default() };
+        let topic = OffsetForLeaderTopic { topic: "t".into(), partitions: vec![partition] };
+        let request = OffsetForLeaderEpochRequest { topics: vec![topic], ..Default::default() };
+        let answer = client.call(4, &request).topics[0].partitions[0].clone();
+        assert_eq!((answer.leader_epoch, answer.end_offset), expected, "{asked}");
+    }
+    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
+    let topic = DeleteRecordsTopic { name: "t".into(), partitions: vec![partition] };
+    client.call(2, &DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 });
+    assert_eq!(list_offset(&mut client, 9, "t", -2).leader_epoch, second);
+}
+
+#[test]
+fn a_partition_that_a_session_adds_and_forgets_at_once_is_forgotten() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 2, &[]);
+    let mut request = fetch_request("t", 0, 0, 0);
+    request.session_epoch = 0;
+    let opened: FetchResponse = client.call(12, &request);
+    assert_ne!(opened.session_id, 0);
+    client.produce("t", 1, batch(&[b"x"]));
+    let mut request = fetch_request("t", 1, 0, 0);
+    (request.session_id, request.session_epoch) = (opened.session_id, 1);
+    let forgotten = ForgottenTopic { topic: "t".into(), partitions: vec![1], ..ForgottenTopic::default() };
+    request.forgotten_topics_data.push(forgotten);
+    let response: FetchResponse = client.call(12, &request);
+    assert_eq!((response.error_code, response.responses), (ErrorCode::NONE, vec![]));
 }

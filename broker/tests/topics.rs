@@ -11,6 +11,7 @@ use kaas_protocol::messages::create_topics::{
 };
 use kaas_protocol::messages::delete_topics::DeleteTopicState;
 use kaas_protocol::messages::describe_configs::{DescribeConfigsResource, DescribeConfigsResult};
+use kaas_protocol::messages::describe_log_dirs::DescribableLogDirTopic;
 use kaas_protocol::messages::describe_topic_partitions::{
     DescribeTopicPartitionsRequestCursor, TopicRequest,
 };
@@ -448,4 +449,98 @@ fn partitions_are_described_in_pages() {
     }
     let expected: Vec<_> = ["a", "b"].iter().flat_map(|t| (0..3).map(|p| ((*t).to_owned(), p))).collect();
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn what_is_said_of_topics_beside_an_error() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, &[]);
+    // That the topic exists comes before what else is wrong.
+    for validate_only in [true, false] {
+        let answers = create(&mut client, vec![topic("t", 0, 0)], validate_only);
+        assert_eq!(answers[0].error_code, ErrorCode::TOPIC_ALREADY_EXISTS);
+    }
+    let id = metadata(&mut client, 12, &["t"], false)[0].topic_id;
+    let ask = |client: &mut Client, version: i16, name: Option<&str>, topic_id| {
+        let asked = MetadataRequestTopic { topic_id, name: name.map(Into::into) };
+        let request = MetadataRequest {
+            topics: Some(vec![asked]),
+            allow_auto_topic_creation: false,
+            include_topic_authorized_operations: true,
+            ..MetadataRequest::default()
+        };
+        client.call(version, &request)
+    };
+    // Operations are told of every name, of no unknown id.
+    for (name, expected) in
+        [("nowhere", ErrorCode::UNKNOWN_TOPIC_OR_PARTITION), ("a b", ErrorCode::INVALID_TOPIC_EXCEPTION)]
+    {
+        let answer = ask(&mut client, 12, Some(name), Uuid::ZERO).topics.remove(0);
+        assert_eq!(answer.error_code, expected);
+        assert!(answer.topic_authorized_operations > 0, "{answer:?}");
+    }
+    let answer = ask(&mut client, 12, None, Uuid::from_u128(7)).topics.remove(0);
+    assert_eq!(
+        (answer.error_code, answer.topic_authorized_operations),
+        (ErrorCode::UNKNOWN_TOPIC_ID, i32::MIN)
+    );
+    // Versions 10 and 11 have ids, which may not be used yet: then there is nothing but the error.
+    for version in [10, 11] {
+        let response = ask(&mut client, version, None, id);
+        assert_eq!((response.brokers.len(), response.controller_id), (0, -1));
+        assert_eq!(response.topics[0].error_code, ErrorCode::INVALID_REQUEST);
+        let response = ask(&mut client, version, Some("t"), Uuid::ZERO);
+        assert_eq!((response.brokers.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
+    }
+    // A directory tells nothing of topics of which no partition was asked for.
+    let nothing = DescribableLogDirTopic { topic: "t".into(), partitions: vec![5] };
+    let response = client.call(4, &DescribeLogDirsRequest { topics: Some(vec![nothing]) });
+    assert_eq!(response.results[0].topics, vec![]);
+}
+
+#[test]
+fn a_topic_that_is_named_twice_is_not_deleted() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, &[]);
+    client.create_topic("u", 1, &[]);
+    let id = metadata(&mut client, 12, &["t"], false)[0].topic_id;
+    let by_name = |name: &str| DeleteTopicState { name: Some(name.into()), ..DeleteTopicState::default() };
+    let by_id = |topic_id| DeleteTopicState { name: None, topic_id };
+    for asked in [
+        vec![by_name("t"), by_name("t")],
+        vec![by_id(id), by_id(id)],
+        vec![by_id(id), by_name("t")],
+        vec![by_name("t"), by_id(id), by_name("t")],
+        vec![DeleteTopicState { name: Some("t".into()), topic_id: id }],
+        vec![by_name("nowhere"), by_name("nowhere")],
+        vec![by_id(Uuid::from_u128(7)), by_id(Uuid::from_u128(7))],
+    ] {
+        let request = DeleteTopicsRequest { topics: asked, timeout_ms: 10_000, ..Default::default() };
+        let answers = client.call(6, &request).responses;
+        assert_eq!(answers.len(), 1, "{answers:?}");
+        assert_eq!(answers[0].error_code, ErrorCode::INVALID_REQUEST, "{answers:?}");
+        assert_eq!(metadata(&mut client, 12, &["t"], false)[0].topic_id, id);
+    }
+    // One that contradicts itself does not take the others along.
+    let asked = vec![by_name("t"), by_name("u"), by_name("t")];
+    let request = DeleteTopicsRequest { topics: asked, timeout_ms: 10_000, ..Default::default() };
+    let answers = client.call(6, &request).responses;
+    let codes: Vec<_> = answers.iter().map(|answer| answer.error_code).collect();
+    assert_eq!(codes, [ErrorCode::INVALID_REQUEST, ErrorCode::NONE]);
+    let names = ["a".into(), "a".into()];
+    let request =
+        DeleteTopicsRequest { topic_names: names.to_vec(), timeout_ms: 10_000, ..Default::default() };
+    assert_eq!(client.call(5, &request).responses[0].error_code, ErrorCode::INVALID_REQUEST);
+}
+
+#[test]
+fn one_request_creates_at_most_ten_thousand_partitions() {
+    let broker = Broker::start(&["--memory"]);
+    let mut client = broker.connect();
+    let answers = create(&mut client, vec![topic("a", 10_000, 1), topic("b", 1, 1)], true);
+    assert!(answers.iter().all(|answer| answer.error_code == ErrorCode::POLICY_VIOLATION), "{answers:?}");
+    let answers = create(&mut client, vec![topic("a", 9_999, 1), topic("b", 1, 1)], true);
+    assert!(answers.iter().all(|answer| answer.error_code == ErrorCode::NONE), "{answers:?}");
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use kaas_control::ControlError;
 use kaas_control::metadata::{ConfigMap, NewTopic, Topic};
 use kaas_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfigs, CreatableTopicResult};
 use kaas_protocol::{CreateTopicsRequest, CreateTopicsResponse, ErrorCode, KString};
@@ -11,12 +12,16 @@ use super::error::{self, Failure};
 use super::{Context, topics};
 use crate::config::{DescribeOptions, TopicConfigs, describe_topic};
 
+/// Most partitions that one request may create, as in Kafka.
+const REQUEST_PARTITIONS_MAX: u64 = 10_000;
+
 /// Creates what can be created; each topic succeeds or fails by itself.
 pub async fn handle(context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let mut named: HashMap<KString, usize> = HashMap::new();
     for topic in &request.topics {
         *named.entry(topic.name.clone()).or_default() += 1;
     }
+    let too_many = is_too_large(&context, &request);
     let mut answered = HashSet::new();
     let mut response = CreateTopicsResponse::default();
     for topic in &request.topics {
@@ -24,6 +29,10 @@ pub async fn handle(context: Context, request: CreateTopicsRequest) -> CreateTop
             continue;
         }
         let outcome = match named.get(&topic.name) {
+            _ if too_many => Err(Failure::new(
+                ErrorCode::POLICY_VIOLATION,
+                "Excessively large number of partitions per request.",
+            )),
             Some(1) => create(&context, topic, request.validate_only).await,
             _ => Err(Failure::invalid_request("Duplicate topic name.")),
         };
@@ -39,6 +48,18 @@ pub async fn handle(context: Context, request: CreateTopicsRequest) -> CreateTop
     response
 }
 
+/// Whether all topics of the request together have more partitions than one request may create.
+fn is_too_large(context: &Context, request: &CreateTopicsRequest) -> bool {
+    let default = context.broker.configs().effective.num_partitions;
+    let partitions =
+        request.topics.iter().map(|topic| match (topic.assignments.len(), topic.num_partitions) {
+            (0, -1) => u64::from(default),
+            (0, number) => u64::try_from(number).unwrap_or(0),
+            (assigned, _) => u64::try_from(assigned).unwrap_or(u64::MAX),
+        });
+    partitions.fold(0, u64::saturating_add) > REQUEST_PARTITIONS_MAX
+}
+
 async fn create(
     context: &Context,
     asked: &CreatableTopic,
@@ -46,6 +67,10 @@ async fn create(
 ) -> Result<CreatableTopicResult, Failure> {
     let broker = &context.broker;
     let configs = broker.configs();
+    if let Some(existing) = broker.store.topics().get(&asked.name) {
+        // Before anything else about it, as in Kafka.
+        return Err(ControlError::TopicExists { name: existing.name.to_string() }.into());
+    }
     let topic = NewTopic {
         name: asked.name.to_owned_string(),
         partitions: partitions(context, asked, configs.effective.num_partitions)?,

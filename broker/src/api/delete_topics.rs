@@ -1,11 +1,11 @@
 //! DeleteTopics, by name or by id. KIP-4, 516.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use kaas_control::metadata::Topic;
+use kaas_control::metadata::{Topic, TopicId};
 use kaas_protocol::messages::delete_topics::{DeletableTopicResult, DeleteTopicState};
-use kaas_protocol::{DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode};
+use kaas_protocol::{DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode, KString, Uuid};
 
 use tracing::warn;
 
@@ -22,18 +22,13 @@ pub async fn handle(context: Context, request: DeleteTopicsRequest) -> DeleteTop
         request.topic_names.into_iter().map(named).collect()
     };
     let mut response = DeleteTopicsResponse::default();
-    let mut deleted = HashSet::new();
-    for state in asked {
-        let found = find(&context, &state);
+    for (state, found) in resolve(&context, asked) {
         let mut result = DeletableTopicResult {
             name: state.name.clone(),
             topic_id: state.topic_id,
             ..DeletableTopicResult::default()
         };
         let outcome = match found {
-            Ok(topic) if !deleted.insert(topic.id) => {
-                Err(Failure::invalid_request("Duplicate topic in the request."))
-            }
             Ok(topic) => {
                 result.name = Some((&*topic.name).into());
                 result.topic_id = topics::wire_id(topic.id);
@@ -50,14 +45,49 @@ pub async fn handle(context: Context, request: DeleteTopicsRequest) -> DeleteTop
     response
 }
 
+/// What each entry means. A topic that is named twice, also once by name and once by id, is answered once and not
+/// touched: nothing may be deleted by a request that contradicts itself.
+fn resolve(
+    context: &Context,
+    asked: Vec<DeleteTopicState>,
+) -> Vec<(DeleteTopicState, Result<Arc<Topic>, Failure>)> {
+    let mut entries: Vec<(DeleteTopicState, Result<Arc<Topic>, Failure>)> = Vec::with_capacity(asked.len());
+    let mut seen: HashMap<(Option<KString>, Uuid), usize> = HashMap::new();
+    let mut by_topic: HashMap<TopicId, usize> = HashMap::new();
+    for state in asked {
+        let found = find(context, &state);
+        let contradicts = state.name.is_some() != state.topic_id.is_zero();
+        if contradicts {
+            entries.push((state, found));
+            continue;
+        }
+        let index = entries.len();
+        let key = (state.name.clone(), state.topic_id);
+        let earlier = seen.get(&key).or_else(|| by_topic.get(&found.as_ref().ok()?.id)).copied();
+        if let Some((_, outcome)) = earlier.and_then(|earlier| entries.get_mut(earlier)) {
+            let words = if state.name.is_some() { "Duplicate topic name." } else { "Duplicate topic id." };
+            *outcome = Err(Failure::invalid_request(words));
+            continue;
+        }
+        seen.insert(key, index);
+        if let Ok(topic) = &found {
+            by_topic.insert(topic.id, index);
+        }
+        entries.push((state, found));
+    }
+    entries
+}
+
 fn find(context: &Context, state: &DeleteTopicState) -> Result<Arc<Topic>, Failure> {
     match (&state.name, state.topic_id.is_zero()) {
         (Some(_), false) => {
             Err(Failure::invalid_request("You may not specify both topic name and topic id."))
         }
         (None, true) => Err(Failure::invalid_request("Neither topic name nor id were specified.")),
-        (Some(name), true) => topics::find(&context.broker, name, state.topic_id, false),
-        (None, false) => topics::find(&context.broker, "", state.topic_id, true),
+        (Some(name), true) => topics::find(&context.broker, name, state.topic_id, false)
+            .map_err(|failure| Failure::new(failure.code, "This server does not host this topic-partition.")),
+        (None, false) => topics::find(&context.broker, "", state.topic_id, true)
+            .map_err(|failure| Failure::new(failure.code, "This server does not host this topic ID.")),
     }
 }
 

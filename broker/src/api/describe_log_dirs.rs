@@ -48,6 +48,9 @@ pub async fn handle(context: Context, request: DescribeLogDirsRequest) -> Descri
                 });
             }
         }
+        if sizes.is_empty() {
+            continue;
+        }
         result.topics.push(DescribeLogDirsTopic { name: (&*topic.name).into(), partitions: sizes });
     }
     DescribeLogDirsResponse { results: vec![result], ..DescribeLogDirsResponse::default() }

@@ -70,6 +70,7 @@ fn missing(name: &str) -> DescribeTopicPartitionsResponseTopic {
     DescribeTopicPartitionsResponseTopic {
         error_code,
         name: Some(name.into()),
+        topic_authorized_operations: operations::TOPIC,
         ..DescribeTopicPartitionsResponseTopic::default()
     }
 }

@@ -40,6 +40,11 @@ impl Failure {
         Self::new(ErrorCode::INVALID_REQUEST, message)
     }
 
+    /// Whether the topic or partition does not exist, as far as this broker knows.
+    pub fn is_unknown_topic(&self) -> bool {
+        matches!(self.code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION | ErrorCode::UNKNOWN_TOPIC_ID)
+    }
+
     /// The words as the wire has them.
     pub fn text(&self) -> Option<KString> {
         self.message.as_deref().map(KString::from)
@@ -198,9 +203,11 @@ pub fn open(error: &OpenError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// Refuses a client whose idea of the leader epoch is not ours (KIP-320); a negative epoch asks for no check.
+/// Refuses a client whose idea of the leader epoch is not ours (KIP-320); -1 asks for no check.
 pub fn check_epoch(asked: i32, current: Epoch) -> Result<(), Failure> {
     let code = match Epoch::from_wire(asked) {
+        // Lower than every epoch there can be.
+        None if asked != -1 => ErrorCode::FENCED_LEADER_EPOCH,
         Some(asked) if asked < current => ErrorCode::FENCED_LEADER_EPOCH,
         Some(asked) if asked > current => ErrorCode::UNKNOWN_LEADER_EPOCH,
         _ => return Ok(()),

@@ -15,6 +15,11 @@ pub async fn handle(context: Context, request: InitProducerIdRequest) -> InitPro
         error!(transactional_id = %id.as_str(), peer = %context.peer, "transactions are not supported by this broker");
         return failed(ErrorCode::INVALID_REQUEST);
     }
+    // Both or neither: a producer that goes on says who it was (KIP-360).
+    let goes_on = (request.producer_id, request.producer_epoch);
+    if goes_on != (-1, -1) && (goes_on.0 < 0 || goes_on.1 < 0) {
+        return failed(ErrorCode::INVALID_REQUEST);
+    }
     let ids = &context.broker.producer_ids;
     if let Some(id) = ids.try_next() {
         return given(id);

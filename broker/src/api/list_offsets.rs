@@ -108,7 +108,10 @@ async fn one(
             return Ok(Found { offset: end.0, leader_epoch: epoch, ..NOTHING });
         }
         // Without tiered storage everything is local.
-        EARLIEST | EARLIEST_LOCAL => return Ok(Found { offset: status.log_start.0, ..NOTHING }),
+        EARLIEST | EARLIEST_LOCAL => {
+            let leader_epoch = partition.epoch_of_log_start().to_wire();
+            return Ok(Found { offset: status.log_start.0, leader_epoch, ..NOTHING });
+        }
         LATEST_TIERED => return Ok(NOTHING),
         MAX_TIMESTAMP => TimeQuery::MaxTimestamp,
         timestamp => TimeQuery::At(Timestamp(timestamp)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kaas_control::metadata::{Topic, TopicId, is_internal};
 use kaas_protocol::messages::metadata::{
-    MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+    MetadataRequestTopic, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
 use kaas_protocol::{ErrorCode, KString, MetadataRequest, MetadataResponse};
 
@@ -15,6 +15,11 @@ use super::{Context, operations, topics};
 /// Answers with what is asked for; creates topics where the request and the broker's config allow it.
 pub async fn handle(context: Context, request: MetadataRequest) -> MetadataResponse {
     let broker = &context.broker;
+    // Versions 10 and 11 have ids, but clients may not ask by them yet.
+    let by_id = |asked: &MetadataRequestTopic| asked.name.is_none() || !asked.topic_id.is_zero();
+    if (10..12).contains(&context.version) && request.topics.iter().flatten().any(by_id) {
+        return invalid(&request);
+    }
     let mut response = MetadataResponse {
         brokers: vec![this_broker(&context)],
         cluster_id: Some(KString::from(broker.cluster_id().as_str())),
@@ -28,7 +33,8 @@ pub async fn handle(context: Context, request: MetadataRequest) -> MetadataRespo
         Some(_) => some(&context, &request).await,
     };
     if request.include_topic_authorized_operations {
-        for topic in response.topics.iter_mut().filter(|topic| topic.error_code.is_none()) {
+        let unknown_id = ErrorCode::UNKNOWN_TOPIC_ID;
+        for topic in response.topics.iter_mut().filter(|topic| topic.error_code != unknown_id) {
             topic.topic_authorized_operations = operations::TOPIC;
         }
     }
@@ -36,6 +42,18 @@ pub async fn handle(context: Context, request: MetadataRequest) -> MetadataRespo
         response.cluster_authorized_operations = operations::CLUSTER;
     }
     response
+}
+
+/// The answer to a request that its version may not make: nothing but errors.
+fn invalid(request: &MetadataRequest) -> MetadataResponse {
+    let topics = request.topics.iter().flatten().map(|asked| {
+        failed(
+            ErrorCode::INVALID_REQUEST,
+            Some(asked.name.clone().unwrap_or_default()),
+            topics::topic_id(asked.topic_id),
+        )
+    });
+    MetadataResponse { topics: topics.collect(), ..MetadataResponse::default() }
 }
 
 fn this_broker(context: &Context) -> MetadataResponseBroker {
@@ -69,10 +87,8 @@ async fn some(context: &Context, request: &MetadataRequest) -> Vec<MetadataRespo
 
 fn one_by_id(context: &Context, id: TopicId) -> MetadataResponseTopic {
     match context.broker.store.topics().get_by_id(id) {
-        // Versions 10 and 11 have the field, but clients may not ask by it yet.
-        Some(topic) if context.version >= 12 => describe(context, topic),
-        Some(_) => failed(ErrorCode::INVALID_REQUEST, Some(KString::new()), id),
-        None => failed(ErrorCode::UNKNOWN_TOPIC_ID, (context.version < 12).then(KString::new), id),
+        Some(topic) => describe(context, topic),
+        None => failed(ErrorCode::UNKNOWN_TOPIC_ID, None, id),
     }
 }
 

@@ -41,6 +41,11 @@ async fn one(
     let topic = topics::find(&context.broker, topic, Uuid::ZERO, false)?;
     let partition = context.open(&topic, asked.partition).await?;
     error::check_epoch(asked.current_leader_epoch, partition.epoch())?;
-    let end = Epoch::from_wire(asked.leader_epoch).and_then(|epoch| partition.end_offset_for_epoch(epoch));
+    let Some(epoch) = Epoch::from_wire(asked.leader_epoch) else {
+        // -1 is no epoch. Anything else lies below every epoch in the log, and is answered as such.
+        let end = (asked.leader_epoch != -1).then(|| partition.end_offset_for_epoch(Epoch::NONE)).flatten();
+        return Ok(end.map(|(_, offset)| (asked.leader_epoch, offset.0)));
+    };
+    let end = partition.end_offset_for_epoch(epoch);
     Ok(end.map(|(epoch, offset)| (epoch.to_wire(), offset.0)))
 }

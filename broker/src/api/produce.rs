@@ -26,6 +26,10 @@ use crate::server::Broker;
 
 /// First version of a request that may carry Zstandard.
 const ZSTD_SINCE: i16 = 7;
+/// Offset and length in front of every batch or message.
+const LENGTH_END: usize = 12;
+/// The shortest message of the oldest format.
+const SHORTEST: usize = LENGTH_END + 14;
 /// Least time that an acks=1 request waits for the write.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 /// First version that names topics by id.
@@ -80,20 +84,15 @@ async fn stage(
     let timeout = if request.acks == 1 { timeout.max(WRITE_TIMEOUT_MIN) } else { timeout };
     let deadline = Instant::now() + timeout;
     let acks = match request.acks {
-        0 => Ok(Acks::None),
-        1 => Ok(Acks::Written),
-        -1 => Ok(Acks::Committed),
-        _ => Err(Failure::bare(ErrorCode::INVALID_REQUIRED_ACKS)),
+        0 => Some(Acks::None),
+        1 => Some(Acks::Written),
+        -1 => Some(Acks::Committed),
+        _ => None,
     };
+    let options = acks.map(|acks| AppendOptions { acks, frame_bytes: bytes, ..AppendOptions::default() });
     let mut staged = Vec::with_capacity(request.topic_data.len());
     for topic in request.topic_data {
-        staged.push(match &acks {
-            Ok(acks) => {
-                let options = AppendOptions { acks: *acks, frame_bytes: bytes, ..AppendOptions::default() };
-                stage_topic(&context, topic, options, deadline).await
-            }
-            Err(failure) => refuse_topic(topic, failure),
-        });
+        staged.push(stage_topic(&context, topic, options, deadline).await);
     }
     if request.acks == 0 {
         return Box::pin(std::future::ready(unanswered(&context, &staged)));
@@ -116,7 +115,7 @@ fn refuse_topic(topic: TopicProduceData, failure: &Failure) -> StagedTopic {
 async fn stage_topic(
     context: &Context,
     asked: TopicProduceData,
-    options: AppendOptions,
+    options: Option<AppendOptions>,
     deadline: Instant,
 ) -> StagedTopic {
     let topic = match topics::find(&context.broker, &asked.name, asked.topic_id, context.version >= IDS_SINCE)
@@ -128,10 +127,11 @@ async fn stage_topic(
     let mut partitions = Vec::with_capacity(asked.partition_data.len());
     for data in asked.partition_data {
         let index = data.index;
-        let outcome = match checked(context, data) {
-            Ok(records) => match context.open(&topic, index).await {
-                Ok(partition) => append(&partition, &records, options, deadline).await,
-                Err(failure) => Err(failure),
+        let outcome = match context.open(&topic, index).await {
+            Ok(partition) => match (checked(context, data), options) {
+                (Ok(records), Some(options)) => append(&partition, &records, options, deadline).await,
+                (Ok(_), None) => Err(Failure::bare(ErrorCode::INVALID_REQUIRED_ACKS)),
+                (Err(failure), _) => Err(failure),
             },
             Err(failure) => Err(failure),
         };
@@ -143,12 +143,8 @@ async fn stage_topic(
 /// The records, if the version of the request allows them. Everything else is checked by the engine.
 fn checked(context: &Context, data: PartitionProduceData) -> Result<Bytes, Failure> {
     let version = context.version;
-    let records = data.records.filter(|records| !records.is_empty()).ok_or_else(|| {
-        let words = format!(
-            "Produce requests with version {version} must have at least one record batch per partition"
-        );
-        Failure::new(ErrorCode::INVALID_RECORD, words)
-    })?;
+    let records = data.records.unwrap_or_default();
+    check_framing(version, &records)?;
     let header = BatchHeader::parse(&records).map_err(|e| error::batch(&e))?;
     if version < ZSTD_SINCE && header.compression() == Ok(Compression::Zstd) {
         let words =
@@ -163,6 +159,35 @@ fn checked(context: &Context, data: PartitionProduceData) -> Result<Bytes, Failu
         ));
     }
     Ok(records)
+}
+
+/// Refuses anything but one whole batch of format 2, with Kafka's codes: these are looked at before what the batch
+/// holds. Bytes behind the batch that are no batch are left to the engine.
+fn check_framing(version: i16, records: &[u8]) -> Result<(), Failure> {
+    let refused = |words: &str| {
+        let words = format!("Produce requests with version {version} {words}");
+        Failure::new(ErrorCode::INVALID_RECORD, words)
+    };
+    let Some((magic, length)) = entry(records) else {
+        return Err(refused("must have at least one record batch per partition"));
+    };
+    if matches!(magic, 0 | 1) {
+        return Err(refused("are only allowed to contain record batches with magic version 2"));
+    }
+    // A shorter one is damaged, and says nothing about what is behind it.
+    if length >= SHORTEST && records.get(length..).is_some_and(|rest| entry(rest).is_some()) {
+        return Err(refused("are only allowed to contain exactly one record batch per partition"));
+    }
+    Ok(())
+}
+
+/// Format and size of the batch, or of the message of an older format, that `bytes` begin with, if all of it is there.
+/// What cannot be right about its length is found later.
+fn entry(bytes: &[u8]) -> Option<(u8, usize)> {
+    let magic = *bytes.get(16)?;
+    let length = bytes.get(8..LENGTH_END)?.first_chunk::<4>()?;
+    let length = usize::try_from(i32::from_be_bytes(*length)).unwrap_or(0).saturating_add(LENGTH_END);
+    (length <= bytes.len()).then_some((magic, length))
 }
 
 async fn append(

@@ -210,6 +210,19 @@ impl Partition {
         }
         Some((found.unwrap_or(epoch), status.high_watermark))
     }
+
+    /// The epoch of the record at the log start offset; the current one if there is none. Cheap.
+    pub fn epoch_of_log_start(&self) -> Epoch {
+        let status = self.status();
+        let log_start = status.log_start;
+        if log_start == status.high_watermark {
+            // The next record there is one of this epoch.
+            return self.epoch();
+        }
+        let segments = Arc::clone(&*self.segments.read());
+        let holds = segments.iter().take_while(|segment| segment.base_offset() <= log_start).last();
+        holds.map_or(self.epoch(), |segment| segment.name.epoch)
+    }
 }
 
 fn damaged(segment: &Segment, position: u64, error: &BatchError) -> ReadError {

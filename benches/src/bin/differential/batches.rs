@@ -37,10 +37,13 @@ pub fn transactional(id: i64, epoch: i16, base_sequence: i32, values: &[&str]) -
 }
 
 fn with(values: &[&str], options: BatchOptions) -> Bytes {
-    let records: Vec<_> = (0..).zip(values).map(|(index, value)| SimpleRecord {
-        timestamp_delta: index,
-        ..SimpleRecord::of_value(value.as_bytes().to_vec())
-    }).collect();
+    let records: Vec<_> = (0..)
+        .zip(values)
+        .map(|(index, value)| SimpleRecord {
+            timestamp_delta: index,
+            ..SimpleRecord::of_value(value.as_bytes().to_vec())
+        })
+        .collect();
     data_batch(&records, &options).unwrap()
 }
 
@@ -115,8 +118,15 @@ pub fn describe(records: &Records, epoch: i32) -> String {
         let _ = write!(
             out,
             "[base {} bytes {length} leader {leader} magic {} attributes {} last {} base_ts {} max_ts {max_timestamp} epoch {} seq {} count {} cut {}]",
-            number(0, 8), rest[16], number(21, 2), number(23, 4), number(27, 8) - now(),
-            number(51, 2), number(53, 4), number(57, 4), rest.len() < length,
+            number(0, 8),
+            rest[16],
+            number(21, 2),
+            number(23, 4),
+            number(27, 8) - now(),
+            number(51, 2),
+            number(53, 4),
+            number(57, 4),
+            rest.len() < length,
         );
         rest = rest.get(length..).unwrap_or_default();
     }

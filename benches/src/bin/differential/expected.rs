@@ -16,12 +16,18 @@ const fn rule(case: &'static str, label: &'static str, line: &'static str, reaso
     Rule { case, label, line, reason }
 }
 
-const VERSIONS: &str = "versions above those of Kafka 4.1, and features that are not built, are not advertised";
+const VERSIONS: &str =
+    "versions above those of Kafka 4.1, and features that are not built, are not advertised";
 const TRANSACTIONS: &str = "transactions are not built yet, and refused";
 const SAYS_WHY: &str = "kaas says why where Kafka gives a code only";
-const RECORDS: &str = "records are never decoded: errors name no record, and what lies inside a batch is not checked";
+const RECORDS: &str =
+    "records are never decoded: errors name no record, and what lies inside a batch is not checked";
 const REPLICAS: &str = "any replication factor is accepted and is 1: the volume is the replica";
 const INTERNAL: &str = "there are no internal topics";
+
+const SYNCED: &str = "every record is synced: flush.messages is 1 by default";
+const OLD_CONFIGS: &str = "configs of Kafka 3.7 that Kafka 4 has removed";
+const TWICE: &str = "each of two entries for one partition is answered; Kafka keeps one";
 
 const RULES: &[Rule] = &[
     rule("wire-versions", "ApiVersions", "max_version", VERSIONS),
@@ -34,12 +40,64 @@ const RULES: &[Rule] = &[
     rule("produce", "Produce", "error_message", SAYS_WHY),
     rule("produce", "Produce", "record_errors", RECORDS),
     rule("produce", "Produce", "log_start_offset", "the log start is not told beside an error"),
-    rule("produce-idempotent", "Produce", "log_append_time_ms", "a repeated batch has no append time of its own"),
+    rule(
+        "produce-idempotent",
+        "Produce",
+        "log_append_time_ms",
+        "a repeated batch has no append time of its own",
+    ),
     rule("produce", "transactional", "error_code", TRANSACTIONS),
     rule("produce", "internal topic", "", INTERNAL),
     rule("offsets-delete-records", "internal", "", INTERNAL),
     rule("topics-create", "factor 2", "", REPLICAS),
     rule("topics-create", "factor 3", "", REPLICAS),
+    rule("", "", "(flush.messages)", SYNCED),
+    rule("", "", "message.downconversion.enable", OLD_CONFIGS),
+    rule("", "", "message.format.version", OLD_CONFIGS),
+    rule("", "", "message.timestamp.difference.max.ms", OLD_CONFIGS),
+    rule(
+        "",
+        "",
+        "(min.insync.replicas) config_source",
+        "Kafka sets min.insync.replicas for the cluster when it is formatted",
+    ),
+    rule("fetch-limits", "", "", "a fetch never ends inside a batch; negative limits are 0 and no exception"),
+    rule("fetch-errors", "isolation", "", "unknown isolation levels read uncommitted"),
+    rule("fetch-errors", "replica", "", "there are no followers: whoever asks is a consumer"),
+    rule("fetch-errors", "twice", "", TWICE),
+    rule("produce-happy", "twice", "", TWICE),
+    rule("offsets", "twice", "", TWICE),
+    rule("offsets-list", "unknown topic, special", "", TWICE),
+    rule("offsets-list", "isolation 2", "", "unknown isolation levels read uncommitted"),
+    rule("offsets-list", "isolation -1", "", "unknown isolation levels read uncommitted"),
+    rule("", "no partitions", "", "a topic without partitions is answered with none, and not left out"),
+    rule("produce-batches", "length huge", "", "Kafka meets an exception"),
+    rule("produce-batches", "compression", "", "Kafka meets an exception"),
+    rule("produce-batches", "says", "", RECORDS),
+    rule("produce-batches", "count", "", RECORDS),
+    rule("produce-batches", "first record", "", RECORDS),
+    rule("produce-batches", "timestamp", "", RECORDS),
+    rule("produce-batches", "log append time", "", "the attribute is the leader's; no client sets it"),
+    rule("produce-batches", "behind", "", "bytes behind the batch are refused, not dropped"),
+    rule("produce-timestamps", "only the last record", "", RECORDS),
+    rule(
+        "produce-limits",
+        "into a segment",
+        "",
+        "a batch that is larger than segment.bytes gets a segment of its own",
+    ),
+    rule(
+        "groups-admin",
+        "last offset deleted",
+        "",
+        "a group goes with its last offset, not at the next clean-up",
+    ),
+    rule(
+        "groups-join-errors",
+        "no protocols, unknown member",
+        "",
+        "a refused join leaves no empty group behind",
+    ),
 ];
 
 /// Why this line may differ.

@@ -10,14 +10,15 @@ use bytes::Bytes;
 use kaas_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
 use kaas_protocol::messages::list_offsets::{ListOffsetsPartition, ListOffsetsTopic};
 use kaas_protocol::{
-    ApiKey, ApiVersionsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeConfigsResponse, ErrorCode, FetchResponse, KString, ListOffsetsRequest, MetadataRequest, Request,
-    RequestHeader, Response, Segments, Uuid, VersionRange, decode_response_frame, encode_request_frame,
+    ApiKey, ApiVersionsRequest, CreateTopicsRequest, DescribeConfigsRequest, DescribeConfigsResponse,
+    ErrorCode, FetchResponse, KString, ListOffsetsRequest, MetadataRequest, Request, RequestHeader, Response,
+    Segments, Uuid, VersionRange, decode_response_frame, encode_request_frame,
 };
 
 use super::batches;
 use super::transcript::Entry;
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(6);
 
 /// Which broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +44,17 @@ const IGNORED: [&str; 12] = [
 ];
 
 /// Fields whose value -1 says something and whose other values are a broker's own.
-const OWN_OR_NONE: [&str; 4] = ["session_id", "log_append_time_ms", "finalized_features_epoch", "producer_id"];
+const OWN_OR_NONE: [&str; 4] =
+    ["session_id", "log_append_time_ms", "finalized_features_epoch", "producer_id"];
 
 /// Versions that kaas serves, from its own answer.
 pub fn served_versions(address: SocketAddr) -> BTreeMap<i16, VersionRange> {
     let mut side = Side::connect(Who::Kaas, address, "versions", BTreeMap::new());
     let response = side.ask(0, &ApiVersionsRequest::default()).expect("ApiVersions");
-    let served = response.api_keys.iter().map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version }));
+    let served = response
+        .api_keys
+        .iter()
+        .map(|api| (api.api_key, VersionRange { min: api.min_version, max: api.max_version }));
     served.collect()
 }
 
@@ -61,7 +66,8 @@ pub fn broker_configs(address: SocketAddr) -> BTreeSet<String> {
         resource_name: "1".into(),
         configuration_keys: None,
     }];
-    let response = side.ask(4, &DescribeConfigsRequest { resources, ..Default::default() }).expect("DescribeConfigs");
+    let response =
+        side.ask(4, &DescribeConfigsRequest { resources, ..Default::default() }).expect("DescribeConfigs");
     response.results[0].configs.iter().map(|config| config.name.to_owned_string()).collect()
 }
 
@@ -86,7 +92,12 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn connect(who: Who, address: SocketAddr, prefix: &str, versions: BTreeMap<i16, VersionRange>) -> Self {
+    pub fn connect(
+        who: Who,
+        address: SocketAddr,
+        prefix: &str,
+        versions: BTreeMap<i16, VersionRange>,
+    ) -> Self {
         let stream = open(address);
         Self {
             who,
@@ -213,7 +224,8 @@ impl Side {
         for result in &mut response.results {
             result.configs.sort_by_key(|config| config.name.to_owned_string());
             for config in &mut result.configs {
-                config.documentation = config.documentation.take().map(|text| if text.is_empty() { "" } else { "some" }.into());
+                config.documentation =
+                    config.documentation.take().map(|text| if text.is_empty() { "" } else { "some" }.into());
             }
         }
     }
@@ -238,7 +250,8 @@ impl Side {
             client_id: Some(KString::from("differ")),
         };
         let mut out = Segments::new();
-        encode_request_frame(&mut out, &header, request).map_err(|error| format!("cannot be said: {error}"))?;
+        encode_request_frame(&mut out, &header, request)
+            .map_err(|error| format!("cannot be said: {error}"))?;
         Ok(out.to_bytes().unwrap())
     }
 
@@ -330,7 +343,7 @@ impl Side {
 
     fn comparable(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
-        let mut is_text = false;
+        let (mut is_text, mut in_ignored) = (false, false);
         for line in text.lines() {
             let content = line.trim();
             if is_text && !self.texts && content.starts_with('"') && content != "\"\"," {
@@ -338,12 +351,22 @@ impl Side {
                 is_text = false;
                 continue;
             }
-            is_text = content.starts_with("error_message: Some(") || content.starts_with("batch_index_error_message: Some(");
+            is_text = content.starts_with("error_message: Some(")
+                || content.starts_with("batch_index_error_message: Some(");
+            if in_ignored {
+                in_ignored = content != "),";
+                continue;
+            }
             let (field, value) = content.split_once(": ").unwrap_or(("", content));
             let value = value.trim_end_matches(',');
             if IGNORED.contains(&field) {
+                in_ignored = value.ends_with('(');
                 if OWN_OR_NONE.contains(&field) {
-                    let kind = if value == "-1" || (value == "0" && field != "producer_id") { value } else { "<own>" };
+                    let kind = if value == "-1" || (value == "0" && field != "producer_id") {
+                        value
+                    } else {
+                        "<own>"
+                    };
                     let indent = line.len() - line.trim_start().len();
                     out.push_str(&format!("{:indent$}{field}: {kind},\n", ""));
                 }
@@ -393,12 +416,19 @@ impl Side {
             name: Some(name.into()),
             ..Default::default()
         };
-        let request = MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: false, ..Default::default() };
+        let request = MetadataRequest {
+            topics: Some(vec![asked]),
+            allow_auto_topic_creation: false,
+            ..Default::default()
+        };
         for _ in 0..500 {
             let response = self.ask(12, &request).expect("Metadata");
             let topic = &response.topics[0];
             if topic.partitions.len() == usize::try_from(partitions).unwrap()
-                && topic.partitions.iter().all(|partition| partition.error_code.is_none() && partition.leader_id >= 0)
+                && topic
+                    .partitions
+                    .iter()
+                    .all(|partition| partition.error_code.is_none() && partition.leader_id >= 0)
             {
                 self.epoch = topic.partitions[0].leader_epoch;
                 if self.leads(name, partitions) {
@@ -420,7 +450,11 @@ impl Side {
         let topic = ListOffsetsTopic { name: name.into(), partitions: partitions.collect() };
         let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
         let response = self.ask(5, &request).expect("ListOffsets");
-        response.topics.iter().flat_map(|topic| &topic.partitions).all(|partition| partition.error_code.is_none())
+        response
+            .topics
+            .iter()
+            .flat_map(|topic| &topic.partitions)
+            .all(|partition| partition.error_code.is_none())
     }
 
     pub fn topic_id(&mut self, name: &str) -> Uuid {
@@ -428,7 +462,11 @@ impl Side {
             name: Some(name.into()),
             ..Default::default()
         };
-        let request = MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: false, ..Default::default() };
+        let request = MetadataRequest {
+            topics: Some(vec![asked]),
+            allow_auto_topic_creation: false,
+            ..Default::default()
+        };
         self.ask(12, &request).expect("Metadata").topics[0].topic_id
     }
 }
@@ -452,7 +490,7 @@ macro_rules! as_they_are {
 as_they_are! {
     FindCoordinatorResponse ApiVersionsResponse
     JoinGroupResponse HeartbeatResponse LeaveGroupResponse SyncGroupResponse
-    DeleteGroupsResponse InitProducerIdResponse
+    InitProducerIdResponse
     AlterConfigsResponse
     IncrementalAlterConfigsResponse DescribeClusterResponse
     SaslHandshakeResponse
@@ -522,6 +560,9 @@ sorted! {
             }
         }
     }
+    DeleteGroupsResponse: |response, side| {
+        response.results.sort_by_key(|result| result.group_id.to_owned_string());
+    }
     ListGroupsResponse: |response, side| {
         response.groups.retain(|group| group.group_id.starts_with(&side.prefix));
         response.groups.sort_by_key(|group| group.group_id.to_owned_string());
@@ -583,5 +624,5 @@ impl Sorted for FetchResponse {
 
 /// All there is, for cases that walk over the keys.
 pub fn api_keys() -> &'static [ApiKey] {
-    &ApiKey::ALL
+    ApiKey::ALL
 }

@@ -47,7 +47,8 @@ pub fn difference(ours: &str, theirs: &str) -> Vec<Line> {
     while i < a.len() || j < b.len() {
         if i < a.len() && j < b.len() && a[i] == b[j] {
             (i, j) = (i + 1, j + 1);
-        } else if j == b.len() || (i < a.len() && longest[(i + 1) * width + j] >= longest[i * width + j + 1]) {
+        } else if j == b.len() || (i < a.len() && longest[(i + 1) * width + j] >= longest[i * width + j + 1])
+        {
             out.push(Line { sign: '-', within: a[i].0.clone(), text: a[i].1.clone() });
             i += 1;
         } else {
@@ -76,7 +77,9 @@ fn lines(text: &str) -> Vec<(String, String)> {
         if opens {
             let name = content.trim_end_matches([' ', '{', '[', '(']).split(':').next().unwrap_or_default();
             above.push((indent, name.to_owned()));
-        } else if let Some(value) = content.strip_prefix("name: ").or_else(|| content.strip_prefix("partition_index: ")) {
+        } else if let Some(value) =
+            content.strip_prefix("name: ").or_else(|| content.strip_prefix("partition_index: "))
+        {
             let value = value.trim_end_matches(',').trim_matches('"').to_owned();
             if let Some((_, holder)) = above.last_mut() {
                 *holder = format!("{}({value})", holder.split('(').next().unwrap_or_default());
@@ -98,7 +101,8 @@ impl Found {
             return;
         }
         let mut words: Vec<&str> = label.split(' ').collect();
-        let is_version = |word: &&str| word.strip_prefix('v').is_some_and(|digits| digits.parse::<u16>().is_ok());
+        let is_version =
+            |word: &&str| word.strip_prefix('v').is_some_and(|digits| digits.parse::<u16>().is_ok());
         let version = match words.iter().position(is_version) {
             Some(at) => words.remove(at),
             None => "",

@@ -99,6 +99,8 @@ fn failed(context: &Context, target: &Target, failure: &Failure) -> PartitionDat
     let mut data = PartitionData {
         error_code,
         high_watermark: -1,
+        // Empty and not null here, as Kafka; no client can tell why.
+        aborted_transactions: failure.is_unknown_topic().then(Vec::new),
         records: Some(Records::new()),
         ..PartitionData::default()
     };

@@ -130,6 +130,7 @@ pub async fn round(context: &Context, targets: &[Target], bounds: &Bounds) -> Ro
         isolation: bounds.isolation,
     };
     let mut left = bounds.max_bytes;
+    let waits = targets.iter().any(|target| target.partition.is_ok());
     for target in targets {
         let at_least_one = round.bytes == 0;
         let have = match &target.partition {
@@ -141,6 +142,9 @@ pub async fn round(context: &Context, targets: &[Target], bounds: &Bounds) -> Ro
         };
         let have = have.unwrap_or_else(Have::Failed);
         match &have {
+            // What does not exist is no reason to answer at once, unless there is nothing else to wait for: a client
+            // that goes on asking for a deleted topic would never rest.
+            Have::Failed(failure) if failure.is_unknown_topic() && waits => {}
             Have::Records(records) => {
                 round.bytes = round.bytes.saturating_add(records.bytes);
                 left = left.saturating_sub(records.bytes);
@@ -160,7 +164,8 @@ async fn one(
     max_bytes: usize,
     at_least_one: bool,
 ) -> Result<Have, Failure> {
-    error::check_epoch(wanted.current_leader_epoch, partition.epoch())?;
+    // Every negative epoch means none here; elsewhere only -1 does.
+    error::check_epoch(wanted.current_leader_epoch.max(-1), partition.epoch())?;
     if let Some(diverging) = diverging(partition, wanted)? {
         return Ok(diverging);
     }

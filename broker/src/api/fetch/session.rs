@@ -141,12 +141,13 @@ impl Sessions {
             return Plan::Refused(ErrorCode::FETCH_SESSION_TOPIC_ID_ERROR);
         }
         let before = session.order.len();
-        for key in &asked.forgotten {
-            session.remove(key);
-        }
         let full_for = limits.partitions_max.saturating_sub(partitions.saturating_sub(before));
         for wanted in &asked.wanted {
             session.put(wanted.clone());
+        }
+        // After what is wanted, as in Kafka: a partition that is in both lists goes.
+        for key in &asked.forgotten {
+            session.remove(key);
         }
         let after = session.order.len();
         session.last_used = now;

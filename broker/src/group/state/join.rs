@@ -89,9 +89,7 @@ impl ClassicGroup {
             return self.add_then_rebalance(request, Arc::from(member_id), token, cx);
         }
         if let Err(error) = self.validate_member(&member_id, request.group_instance_id.as_deref()) {
-            let mut response = JoinResponse::failed(&member_id, error);
-            response.protocol_name = None;
-            return cx.reply(token, Response::Join(response));
+            return fail(&member_id, error, token, cx);
         }
         let unchanged =
             self.members.get(member_id.as_str()).is_some_and(|member| member.protocols == request.protocols);

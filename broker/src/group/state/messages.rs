@@ -71,7 +71,7 @@ impl JoinResponse {
             error: Some(error),
             generation_id: -1,
             protocol_type: None,
-            protocol_name: Some(String::new()),
+            protocol_name: None,
             leader: String::new(),
             skip_assignment: false,
             member_id: member_id.to_owned(),

@@ -26,8 +26,13 @@ pub fn coordinators(side: &mut Side) {
     let group = side.name("group");
     // Kafka makes its internal topics on the first request for them.
     for _ in 0..100 {
-        let ask = |key_type| FindCoordinatorRequest { coordinator_keys: vec!["x".into()], key_type, ..Default::default() };
-        let ready = |side: &mut Side, kind| side.ask(4, &ask(kind)).unwrap().coordinators[0].error_code.is_none();
+        let ask = |key_type| FindCoordinatorRequest {
+            coordinator_keys: vec!["x".into()],
+            key_type,
+            ..Default::default()
+        };
+        let ready =
+            |side: &mut Side, kind| side.ask(4, &ask(kind)).unwrap().coordinators[0].error_code.is_none();
         let transactions = side.who == super::super::side::Who::Kaas || ready(side, 1);
         if ready(side, 0) && transactions {
             break;
@@ -64,7 +69,10 @@ pub fn log_dirs(side: &mut Side) {
     let b = side.topic("b", 1, &[]);
     side.ask(9, &produce_request(&a, 0, -1, batches::batch(&["hello"])));
     let unknown = side.name("unknown");
-    let of = |name: &str, partitions: &[i32]| DescribableLogDirTopic { topic: name.into(), partitions: partitions.to_vec() };
+    let of = |name: &str, partitions: &[i32]| DescribableLogDirTopic {
+        topic: name.into(),
+        partitions: partitions.to_vec(),
+    };
     let asked = [
         ("all", None),
         ("none", Some(vec![])),

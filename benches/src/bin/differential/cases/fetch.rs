@@ -8,9 +8,20 @@ use super::super::side::Side;
 use super::produce::produce_request;
 
 pub fn fetch_request(topic: &str, partition: i32, offset: i64) -> FetchRequest {
-    let partition = FetchPartition { partition, fetch_offset: offset, partition_max_bytes: 1 << 20, ..Default::default() };
+    let partition = FetchPartition {
+        partition,
+        fetch_offset: offset,
+        partition_max_bytes: 1 << 20,
+        ..Default::default()
+    };
     let topic = FetchTopic { topic: topic.into(), partitions: vec![partition], ..Default::default() };
-    FetchRequest { max_wait_ms: 0, min_bytes: 0, max_bytes: 1 << 20, topics: vec![topic], ..Default::default() }
+    FetchRequest {
+        max_wait_ms: 0,
+        min_bytes: 0,
+        max_bytes: 1 << 20,
+        topics: vec![topic],
+        ..Default::default()
+    }
 }
 
 /// The request as the version says it: the topic by name or by id.
@@ -187,11 +198,15 @@ pub fn epochs(side: &mut Side) {
             side.call(version, &request);
         }
     };
-    for (note, current) in [("current", epoch), ("none", -1), ("next", epoch + 1), ("-2", -2), ("last", i32::MAX)] {
+    for (note, current) in
+        [("current", epoch), ("none", -1), ("next", epoch + 1), ("-2", -2), ("last", i32::MAX)]
+    {
         ask(format!("current epoch: {note}"), current, -1, 3);
         ask(format!("current epoch: {note}, out of range"), current, -1, 300);
     }
-    for (note, last) in [("current", epoch), ("none", -1), ("next", epoch + 1), ("-2", -2), ("last", i32::MAX)] {
+    for (note, last) in
+        [("current", epoch), ("none", -1), ("next", epoch + 1), ("-2", -2), ("last", i32::MAX)]
+    {
         for offset in [0, 3, 12, 13, 300, -1] {
             ask(format!("last fetched epoch: {note}, from {offset}"), epoch, last, offset);
         }
@@ -230,9 +245,16 @@ pub fn sessions(side: &mut Side) {
             topic_id: if version >= 13 { id } else { Uuid::ZERO },
             partitions: partitions.to_vec(),
         };
-        for (note, id_asked, epoch_asked) in
-            [("id 0, epoch -1", 0, -1), ("id 0, epoch 5", 0, 5), ("unknown id, epoch 0", 77, 0), ("unknown id, epoch 1", 77, 1), ("unknown id, epoch -1", 77, -1), ("negative id", -5, 3), ("epoch -2", 0, -2), ("unknown id, epoch -2", 77, -2)]
-        {
+        for (note, id_asked, epoch_asked) in [
+            ("id 0, epoch -1", 0, -1),
+            ("id 0, epoch 5", 0, 5),
+            ("unknown id, epoch 0", 77, 0),
+            ("unknown id, epoch 1", 77, 1),
+            ("unknown id, epoch -1", 77, -1),
+            ("negative id", -5, 3),
+            ("epoch -2", 0, -2),
+            ("unknown id, epoch -2", 77, -2),
+        ] {
             side.note(note);
             side.call(version, &session(id_asked, epoch_asked, vec![of(&name, id, &[(0, 9)])]));
         }
@@ -240,12 +262,14 @@ pub fn sessions(side: &mut Side) {
         let first = session(0, 0, vec![of(&name, id, &[(0, 9), (1, 0)]), of(&other, other_id, &[(0, 12)])]);
         let opened = side.call(version, &first).unwrap().session_id;
         let mut epoch = 0;
-        let mut next = |side: &mut Side, note: &str, topics: Vec<FetchTopic>, forgotten: Vec<ForgottenTopic>| {
-            epoch += 1;
-            side.note(note);
-            let request = FetchRequest { forgotten_topics_data: forgotten, ..session(opened, epoch, topics) };
-            side.call(version, &request);
-        };
+        let mut next =
+            |side: &mut Side, note: &str, topics: Vec<FetchTopic>, forgotten: Vec<ForgottenTopic>| {
+                epoch += 1;
+                side.note(note);
+                let request =
+                    FetchRequest { forgotten_topics_data: forgotten, ..session(opened, epoch, topics) };
+                side.call(version, &request);
+            };
         next(side, "same again", vec![], vec![]);
         next(side, "moves on", vec![of(&name, id, &[(0, 12)])], vec![]);
         next(side, "nothing new", vec![], vec![]);
@@ -257,13 +281,27 @@ pub fn sessions(side: &mut Side) {
         next(side, "adds one out of range", vec![of(&name, id, &[(2, 50)])], vec![]);
         next(side, "still out of range", vec![], vec![]);
         next(side, "forgets it", vec![], vec![forget(&name, id, &[2])]);
-        next(side, "forgets what is not there", vec![], vec![forget(&name, id, &[2, 9]), forget(&unknown, UNKNOWN, &[0])]);
+        next(
+            side,
+            "forgets what is not there",
+            vec![],
+            vec![forget(&name, id, &[2, 9]), forget(&unknown, UNKNOWN, &[0])],
+        );
         next(side, "adds an unknown topic", vec![of(&unknown, UNKNOWN, &[(0, 0)])], vec![]);
         next(side, "and again", vec![], vec![]);
         next(side, "adds an unknown partition", vec![of(&name, id, &[(9, 0)])], vec![]);
         next(side, "and again", vec![], vec![]);
         next(side, "adds and forgets one", vec![of(&name, id, &[(9, 0)])], vec![forget(&name, id, &[9])]);
-        next(side, "forgets all", vec![], vec![forget(&name, id, &[0, 1, 9]), forget(&other, other_id, &[0]), forget(&unknown, UNKNOWN, &[0])]);
+        next(
+            side,
+            "forgets all",
+            vec![],
+            vec![
+                forget(&name, id, &[0, 1, 9]),
+                forget(&other, other_id, &[0]),
+                forget(&unknown, UNKNOWN, &[0]),
+            ],
+        );
         next(side, "nothing left", vec![], vec![]);
         side.note("wrong epoch");
         side.call(version, &session(opened, 1, vec![]));
@@ -278,7 +316,8 @@ pub fn sessions(side: &mut Side) {
         side.note("the error again");
         side.call(version, &session(opened, 1, vec![]));
         side.note("replaced by a new one");
-        let replaced = side.call(version, &session(opened, 0, vec![of(&name, id, &[(0, 12)])])).unwrap().session_id;
+        let replaced =
+            side.call(version, &session(opened, 0, vec![of(&name, id, &[(0, 12)])])).unwrap().session_id;
         side.note("the old one");
         side.call(version, &session(opened, 2, vec![]));
         side.note("the new one");
@@ -286,12 +325,16 @@ pub fn sessions(side: &mut Side) {
         // The partition that news go to starts anew for the next version.
         let topics = vec![kaas_protocol::messages::delete_records::DeleteRecordsTopic {
             name: name.as_str().into(),
-            partitions: vec![kaas_protocol::messages::delete_records::DeleteRecordsPartition { partition_index: 1, offset: -1 }],
+            partitions: vec![kaas_protocol::messages::delete_records::DeleteRecordsPartition {
+                partition_index: 1,
+                offset: -1,
+            }],
         }];
         side.ask(2, &kaas_protocol::DeleteRecordsRequest { topics, timeout_ms: 5_000 });
         if version < 13 {
             side.note("version changes inside a session");
-            let opened = side.call(version, &session(0, 0, vec![of(&name, id, &[(0, 12)])])).unwrap().session_id;
+            let opened =
+                side.call(version, &session(0, 0, vec![of(&name, id, &[(0, 12)])])).unwrap().session_id;
             side.call(13, &session(opened, 1, vec![]));
         }
     }

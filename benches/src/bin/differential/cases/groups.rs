@@ -7,12 +7,14 @@ use kaas_protocol::messages::join_group::JoinGroupRequestProtocol;
 use kaas_protocol::messages::leave_group::MemberIdentity;
 use kaas_protocol::messages::offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kaas_protocol::messages::offset_delete::{OffsetDeleteRequestPartition, OffsetDeleteRequestTopic};
-use kaas_protocol::messages::offset_fetch::{OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics};
+use kaas_protocol::messages::offset_fetch::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
 use kaas_protocol::messages::sync_group::SyncGroupRequestAssignment;
 use kaas_protocol::{
-    DeleteGroupsRequest, DescribeGroupsRequest, ErrorCode, FindCoordinatorRequest, HeartbeatRequest, JoinGroupRequest,
-    JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest,
-    OffsetFetchRequest, SyncGroupRequest, SyncGroupResponse, Uuid,
+    DeleteGroupsRequest, DescribeGroupsRequest, ErrorCode, FindCoordinatorRequest, HeartbeatRequest,
+    JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, ListGroupsRequest, OffsetCommitRequest,
+    OffsetDeleteRequest, OffsetFetchRequest, SyncGroupRequest, SyncGroupResponse, Uuid,
 };
 
 use super::super::side::Side;
@@ -24,7 +26,8 @@ fn ready(side: &mut Side, group: &str) {
     for _ in 0..200 {
         let request = FindCoordinatorRequest { coordinator_keys: vec![group.into()], ..Default::default() };
         let found = side.ask(4, &request).unwrap().coordinators[0].error_code.is_none();
-        let heartbeat = HeartbeatRequest { group_id: group.into(), member_id: "x".into(), ..Default::default() };
+        let heartbeat =
+            HeartbeatRequest { group_id: group.into(), member_id: "x".into(), ..Default::default() };
         if found && side.ask(3, &heartbeat).unwrap().error_code == ErrorCode::UNKNOWN_MEMBER_ID {
             return;
         }
@@ -55,7 +58,12 @@ fn join_request(group: &str, member: &str) -> JoinGroupRequest {
     }
 }
 
-fn sync_request(group: &str, generation_id: i32, member: &str, assignments: &[(&str, &'static [u8])]) -> SyncGroupRequest {
+fn sync_request(
+    group: &str,
+    generation_id: i32,
+    member: &str,
+    assignments: &[(&str, &'static [u8])],
+) -> SyncGroupRequest {
     SyncGroupRequest {
         group_id: group.into(),
         generation_id,
@@ -74,7 +82,12 @@ fn sync_request(group: &str, generation_id: i32, member: &str, assignments: &[(&
 }
 
 fn heartbeat_request(group: &str, generation_id: i32, member: &str) -> HeartbeatRequest {
-    HeartbeatRequest { group_id: group.into(), generation_id, member_id: member.into(), group_instance_id: None }
+    HeartbeatRequest {
+        group_id: group.into(),
+        generation_id,
+        member_id: member.into(),
+        group_instance_id: None,
+    }
 }
 
 /// A member in a stable group of its own. Gives its id.
@@ -94,7 +107,10 @@ fn member(side: &mut Side, group: &str, instance: Option<&str>, name: &str) -> S
 }
 
 fn describe(side: &mut Side, group: &str) {
-    side.every(|_, version| DescribeGroupsRequest { groups: vec![group.into()], include_authorized_operations: version >= 3 });
+    side.every(|_, version| DescribeGroupsRequest {
+        groups: vec![group.into()],
+        include_authorized_operations: version >= 3,
+    });
 }
 
 pub fn join_errors(side: &mut Side) {
@@ -104,16 +120,37 @@ pub fn join_errors(side: &mut Side) {
         ("session timeout 0", JoinGroupRequest { session_timeout_ms: 0, ..join_request(&group, "") }),
         ("session timeout negative", JoinGroupRequest { session_timeout_ms: -1, ..join_request(&group, "") }),
         ("session timeout 5999", JoinGroupRequest { session_timeout_ms: 5_999, ..join_request(&group, "") }),
-        ("session timeout of a day", JoinGroupRequest { session_timeout_ms: 86_400_000, ..join_request(&group, "") }),
+        (
+            "session timeout of a day",
+            JoinGroupRequest { session_timeout_ms: 86_400_000, ..join_request(&group, "") },
+        ),
         ("unknown member", join_request(&group, "nobody")),
         ("no protocol type", JoinGroupRequest { protocol_type: "".into(), ..join_request(&group, "") }),
         ("no protocols", JoinGroupRequest { protocols: vec![], ..join_request(&group, "") }),
-        ("no protocols, unknown member", JoinGroupRequest { protocols: vec![], ..join_request(&group, "nobody") }),
-        ("empty instance", JoinGroupRequest { group_instance_id: Some("".into()), ..join_request(&group, "") }),
-        ("instance with a bad name", JoinGroupRequest { group_instance_id: Some("a b".into()), ..join_request(&group, "") }),
-        ("instance dot", JoinGroupRequest { group_instance_id: Some(".".into()), ..join_request(&group, "") }),
-        ("long instance", JoinGroupRequest { group_instance_id: Some("x".repeat(250).into()), ..join_request(&group, "") }),
-        ("instance, unknown member", JoinGroupRequest { group_instance_id: Some("i".into()), ..join_request(&group, "nobody") }),
+        (
+            "no protocols, unknown member",
+            JoinGroupRequest { protocols: vec![], ..join_request(&group, "nobody") },
+        ),
+        (
+            "empty instance",
+            JoinGroupRequest { group_instance_id: Some("".into()), ..join_request(&group, "") },
+        ),
+        (
+            "instance with a bad name",
+            JoinGroupRequest { group_instance_id: Some("a b".into()), ..join_request(&group, "") },
+        ),
+        (
+            "instance dot",
+            JoinGroupRequest { group_instance_id: Some(".".into()), ..join_request(&group, "") },
+        ),
+        (
+            "long instance",
+            JoinGroupRequest { group_instance_id: Some("x".repeat(250).into()), ..join_request(&group, "") },
+        ),
+        (
+            "instance, unknown member",
+            JoinGroupRequest { group_instance_id: Some("i".into()), ..join_request(&group, "nobody") },
+        ),
     ];
     for (note, request) in cases {
         for version in side.versions::<JoinGroupRequest>() {
@@ -204,23 +241,46 @@ pub fn one_member(side: &mut Side) {
         side.note("another type joins");
         side.call(version, &JoinGroupRequest { protocol_type: "connect".into(), ..join_request(&group, "") });
         side.note("a member without a common protocol joins");
-        side.call(version, &JoinGroupRequest { protocols: vec![protocol("other", b"")], ..join_request(&group, "") });
+        side.call(
+            version,
+            &JoinGroupRequest { protocols: vec![protocol("other", b"")], ..join_request(&group, "") },
+        );
         side.note("joins again, the same");
         let again = side.call(version, &join_request(&group, &id)).unwrap();
         side.note("joins again, with the sync outstanding");
         side.call(version, &join_request(&group, &id));
         side.note("joins again, with another protocol");
-        let request = JoinGroupRequest { protocols: vec![protocol("roundrobin", b"m2"), protocol("range", b"m3")], ..join_request(&group, &id) };
+        let request = JoinGroupRequest {
+            protocols: vec![protocol("roundrobin", b"m2"), protocol("range", b"m3")],
+            ..join_request(&group, &id)
+        };
         let again = side.call(version, &request).unwrap_or(again);
         side.note("syncs");
-        side.call(sync_version.min(4), &sync_request(&group, again.generation_id, &id, &[(&id, b"mine"), ("stranger", b"x")]));
+        side.call(
+            sync_version.min(4),
+            &sync_request(&group, again.generation_id, &id, &[(&id, b"mine"), ("stranger", b"x")]),
+        );
         describe(side, &group);
         side.note("listed");
         side.every(|_, _| ListGroupsRequest::default());
         side.note("leaves");
-        side.call(version.min(2), &LeaveGroupRequest { group_id: group.as_str().into(), member_id: id.as_str().into(), members: vec![] });
+        side.call(
+            version.min(2),
+            &LeaveGroupRequest {
+                group_id: group.as_str().into(),
+                member_id: id.as_str().into(),
+                members: vec![],
+            },
+        );
         side.note("leaves again");
-        side.call(version.min(2), &LeaveGroupRequest { group_id: group.as_str().into(), member_id: id.as_str().into(), members: vec![] });
+        side.call(
+            version.min(2),
+            &LeaveGroupRequest {
+                group_id: group.as_str().into(),
+                member_id: id.as_str().into(),
+                members: vec![],
+            },
+        );
         describe(side, &group);
     }
 }
@@ -237,17 +297,28 @@ pub fn unknown(side: &mut Side) {
     side.note("none");
     side.every(|_, _| DescribeGroupsRequest::default());
     side.note("delete");
-    for names in [vec![], vec![group.as_str()], vec![""], vec![group.as_str(), group.as_str()], vec!["", "x"]] {
+    for names in [vec![], vec![group.as_str()], vec![""], vec![group.as_str(), group.as_str()], vec!["", "x"]]
+    {
         let names: Vec<&str> = names;
-        side.note(format!("{} names, first empty {}", names.len(), names.first().is_some_and(|name| name.is_empty())));
-        side.every(|_, _| DeleteGroupsRequest { groups_names: names.iter().map(|name| (*name).into()).collect() });
+        side.note(format!(
+            "{} names, first empty {}",
+            names.len(),
+            names.first().is_some_and(|name| name.is_empty())
+        ));
+        side.every(|_, _| DeleteGroupsRequest {
+            groups_names: names.iter().map(|name| (*name).into()).collect(),
+        });
     }
     for id in [group.as_str(), ""] {
         side.note(format!("leave '{}'", if id.is_empty() { "" } else { "g" }));
         side.every(|_, version| LeaveGroupRequest {
             group_id: id.into(),
             member_id: if version < 3 { "nobody".into() } else { "".into() },
-            members: if version < 3 { vec![] } else { vec![MemberIdentity { member_id: "nobody".into(), ..Default::default() }] },
+            members: if version < 3 {
+                vec![]
+            } else {
+                vec![MemberIdentity { member_id: "nobody".into(), ..Default::default() }]
+            },
         });
         side.note(format!("heartbeat '{}'", if id.is_empty() { "" } else { "g" }));
         side.every(|_, _| heartbeat_request(id, 1, "nobody"));
@@ -268,9 +339,16 @@ pub fn unknown(side: &mut Side) {
         for version in 3..=5 {
             let members = vec![
                 MemberIdentity { group_instance_id: Some(instance.into()), ..Default::default() },
-                MemberIdentity { group_instance_id: Some(instance.into()), member_id: "m".into(), ..Default::default() },
+                MemberIdentity {
+                    group_instance_id: Some(instance.into()),
+                    member_id: "m".into(),
+                    ..Default::default()
+                },
             ];
-            side.call(version, &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() });
+            side.call(
+                version,
+                &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() },
+            );
         }
     }
     side.note("leave nobody");
@@ -288,7 +366,10 @@ pub fn static_members(side: &mut Side) {
     side.alias(&id, "first id");
     side.write_noted("JoinGroup", 7, "static joins", &first);
     side.write_noted("JoinGroup", 7, "form of the id", &(id.starts_with("one-"), id.len()));
-    let with = |request: SyncGroupRequest, instance: &str| SyncGroupRequest { group_instance_id: Some(instance.into()), ..request };
+    let with = |request: SyncGroupRequest, instance: &str| SyncGroupRequest {
+        group_instance_id: Some(instance.into()),
+        ..request
+    };
     side.note("syncs");
     side.call(5, &with(sync_request(&group, first.generation_id, &id, &[(&id, b"mine")]), "one"));
     describe(side, &group);
@@ -308,26 +389,58 @@ pub fn static_members(side: &mut Side) {
             ("unknown id", "nobody", Some("one")),
             ("no id", "", Some("one")),
         ] {
-            let heartbeat = HeartbeatRequest { group_instance_id: instance.map(Into::into), ..heartbeat_request(&group, again.generation_id, member) };
+            let heartbeat = HeartbeatRequest {
+                group_instance_id: instance.map(Into::into),
+                ..heartbeat_request(&group, again.generation_id, member)
+            };
             side.note(format!("heartbeat: {note}"));
             side.call(4, &heartbeat);
             side.note(format!("sync: {note}"));
-            side.call(5, &SyncGroupRequest { group_instance_id: instance.map(Into::into), ..sync_request(&group, again.generation_id, member, &[]) });
+            side.call(
+                5,
+                &SyncGroupRequest {
+                    group_instance_id: instance.map(Into::into),
+                    ..sync_request(&group, again.generation_id, member, &[])
+                },
+            );
             side.note(format!("commit: {note}"));
-            let commit = OffsetCommitRequest { group_instance_id: instance.map(Into::into), ..commit_request(&group, again.generation_id, member, &[("t", 0, 5, None)]) };
+            let commit = OffsetCommitRequest {
+                group_instance_id: instance.map(Into::into),
+                ..commit_request(&group, again.generation_id, member, &[("t", 0, 5, None)])
+            };
             side.call(8, &commit);
         }
     }
     side.note("the old id joins");
     for version in [5, 9] {
-        side.call(version, &JoinGroupRequest { group_instance_id: Some("one".into()), ..join_request(&group, &id) });
-        side.call(version, &JoinGroupRequest { group_instance_id: Some("two".into()), ..join_request(&group, &id) });
+        side.call(
+            version,
+            &JoinGroupRequest { group_instance_id: Some("one".into()), ..join_request(&group, &id) },
+        );
+        side.call(
+            version,
+            &JoinGroupRequest { group_instance_id: Some("two".into()), ..join_request(&group, &id) },
+        );
     }
     side.note("leaves");
     for version in 3..=5 {
-        for (member, instance) in [("nobody", Some("one")), (id.as_str(), Some("one")), ("nobody", None), ("", Some("two")), ("", Some("one")), ("", Some("one"))] {
-            let members = vec![MemberIdentity { member_id: member.into(), group_instance_id: instance.map(Into::into), reason: None }];
-            side.call(version, &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() });
+        for (member, instance) in [
+            ("nobody", Some("one")),
+            (id.as_str(), Some("one")),
+            ("nobody", None),
+            ("", Some("two")),
+            ("", Some("one")),
+            ("", Some("one")),
+        ] {
+            let members = vec![MemberIdentity {
+                member_id: member.into(),
+                group_instance_id: instance.map(Into::into),
+                reason: None,
+            }];
+            side.call(
+                version,
+                &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() },
+            );
         }
     }
     describe(side, &group);
@@ -343,7 +456,12 @@ pub fn static_members(side: &mut Side) {
     describe(side, &group);
 }
 
-fn commit_request(group: &str, generation: i32, member: &str, offsets: &[(&str, i32, i64, Option<&str>)]) -> OffsetCommitRequest {
+fn commit_request(
+    group: &str,
+    generation: i32,
+    member: &str,
+    offsets: &[(&str, i32, i64, Option<&str>)],
+) -> OffsetCommitRequest {
     let mut request = OffsetCommitRequest {
         group_id: group.into(),
         generation_id_or_member_epoch: generation,
@@ -359,7 +477,11 @@ fn commit_request(group: &str, generation: i32, member: &str, offsets: &[(&str, 
         };
         match request.topics.last_mut() {
             Some(last) if last.name == *topic => last.partitions.push(partition),
-            _ => request.topics.push(OffsetCommitRequestTopic { name: (*topic).into(), partitions: vec![partition], ..Default::default() }),
+            _ => request.topics.push(OffsetCommitRequestTopic {
+                name: (*topic).into(),
+                partitions: vec![partition],
+                ..Default::default()
+            }),
         }
     }
     request
@@ -392,7 +514,10 @@ pub fn commit_simple(side: &mut Side) {
         ("too long metadata", commit_request(&group, -1, "", &[(&t, 0, 6, None), (&t, 1, 9, Some(&longer))])),
         ("unknown topic", commit_request(&group, -1, "", &[(&unknown, 0, 5, None)])),
         ("unknown and known", commit_request(&group, -1, "", &[(&unknown, 0, 5, None), (&t, 0, 9, None)])),
-        ("unknown partitions", commit_request(&group, -1, "", &[(&t, 2, 5, None), (&t, -1, 5, None), (&t, 0, 10, None)])),
+        (
+            "unknown partitions",
+            commit_request(&group, -1, "", &[(&t, 2, 5, None), (&t, -1, 5, None), (&t, 0, 10, None)]),
+        ),
         ("partition twice", commit_request(&group, -1, "", &[(&t, 0, 11, None), (&t, 0, 12, None)])),
         ("bad topic", commit_request(&group, -1, "", &[("a b", 0, 5, None)])),
         ("empty topic", commit_request(&group, -1, "", &[("", 0, 5, None)])),
@@ -416,7 +541,10 @@ pub fn commit_simple(side: &mut Side) {
     for version in 7..=side.max::<OffsetCommitRequest>() {
         for (generation, member) in [(-1, ""), (1, "m"), (1, "")] {
             let request = commit_request(&group, generation, member, &[(&t, 0, 5, None)]);
-            side.call(version, &by_id(version, OffsetCommitRequest { group_instance_id: Some("i".into()), ..request }, &ids));
+            side.call(
+                version,
+                &by_id(version, OffsetCommitRequest { group_instance_id: Some("i".into()), ..request }, &ids),
+            );
         }
     }
     side.note("leader epoch and retention");
@@ -446,7 +574,13 @@ fn old_fetch(group: &str, topics: Option<&[(&str, &[i32])]>) -> OffsetFetchReque
     OffsetFetchRequest {
         group_id: group.into(),
         topics: topics.map(|topics| {
-            topics.iter().map(|(name, partitions)| OffsetFetchRequestTopic { name: (*name).into(), partition_indexes: partitions.to_vec() }).collect()
+            topics
+                .iter()
+                .map(|(name, partitions)| OffsetFetchRequestTopic {
+                    name: (*name).into(),
+                    partition_indexes: partitions.to_vec(),
+                })
+                .collect()
         }),
         ..Default::default()
     }
@@ -499,11 +633,16 @@ pub fn commit_member(side: &mut Side) {
         ("nobody, as a simple consumer", -1, ""),
     ] {
         side.note(note);
-        side.every(|_, version| by_id(version, commit_request(&group, generation, who, &[(&t, 0, 5, None)]), &ids));
+        side.every(|_, version| {
+            by_id(version, commit_request(&group, generation, who, &[(&t, 0, 5, None)]), &ids)
+        });
         side.note(format!("{note}, instance"));
         for version in 7..=side.max::<OffsetCommitRequest>() {
             let request = commit_request(&group, generation, who, &[(&t, 0, 5, None)]);
-            side.call(version, &by_id(version, OffsetCommitRequest { group_instance_id: Some("i".into()), ..request }, &ids));
+            side.call(
+                version,
+                &by_id(version, OffsetCommitRequest { group_instance_id: Some("i".into()), ..request }, &ids),
+            );
         }
     }
     side.note("deletes offsets of a live group");
@@ -512,7 +651,13 @@ pub fn commit_member(side: &mut Side) {
     side.every(|_, _| DeleteGroupsRequest { groups_names: vec![group.as_str().into()] });
     // The member wants to join again: commits are still taken.
     side.note("joins again");
-    side.send(7, &JoinGroupRequest { protocols: vec![protocol("range", b"m1"), protocol("x", b"")], ..join_request(&group, &id) });
+    side.send(
+        7,
+        &JoinGroupRequest {
+            protocols: vec![protocol("range", b"m1"), protocol("x", b"")],
+            ..join_request(&group, &id)
+        },
+    );
     side.received::<JoinGroupResponse>(7);
     side.note("commit of the new generation before the sync");
     side.call(7, &commit_request(&group, 2, &id, &[(&t, 0, 6, None)]));
@@ -535,7 +680,11 @@ pub fn fetch_offsets(side: &mut Side) {
     let u = side.topic("u", 1, &[]);
     let (t_id, u_id) = (side.topic_id(&t), side.topic_id(&u));
     let unknown = side.name("unknown");
-    side.ask(7, &commit_request(&group, -1, "", &[(&t, 0, 5, Some("a")), (&t, 1, 6, None), (&u, 0, 7, Some(""))])).unwrap();
+    side.ask(
+        7,
+        &commit_request(&group, -1, "", &[(&t, 0, 5, Some("a")), (&t, 1, 6, None), (&u, 0, 7, Some(""))]),
+    )
+    .unwrap();
     for version in side.versions::<OffsetFetchRequest>() {
         for stable in [false, true] {
             if stable && version < 7 {
@@ -562,7 +711,8 @@ pub fn fetch_offsets(side: &mut Side) {
                     ask("all of the empty group", old_fetch("", None));
                 }
             } else {
-                let (all, some): (_, &[(&str, Uuid, &[i32])]) = (None, &[(&t, t_id, &[0, 1]), (&u, u_id, &[0])]);
+                let (all, some): (_, &[(&str, Uuid, &[i32])]) =
+                    (None, &[(&t, t_id, &[0, 1]), (&u, u_id, &[0])]);
                 ask("some", new_fetch(version, &[(&group, Some(some))]));
                 ask("not committed", new_fetch(version, &[(&group, Some(&[(&t, t_id, &[2, 9, -1])]))]));
                 ask("unknown topic", new_fetch(version, &[(&group, Some(&[(&unknown, UNKNOWN, &[0])]))]));
@@ -574,9 +724,20 @@ pub fn fetch_offsets(side: &mut Side) {
                 ask("all", new_fetch(version, &[(&group, all)]));
                 ask("all of an unknown group", new_fetch(version, &[(&other, all)]));
                 ask("no groups", new_fetch(version, &[]));
-                ask("several groups", new_fetch(version, &[(&group, all), (&other, Some(some)), (&group, Some(some)), ("", all)]));
+                ask(
+                    "several groups",
+                    new_fetch(
+                        version,
+                        &[(&group, all), (&other, Some(some)), (&group, Some(some)), ("", Some(some))],
+                    ),
+                );
                 if version >= 9 {
-                    for (note, member, epoch) in [("member", Some("nobody"), 1), ("epoch", None, 1), ("empty member", Some(""), -1), ("member -1", Some("nobody"), -1)] {
+                    for (note, member, epoch) in [
+                        ("member", Some("nobody"), 1),
+                        ("epoch", None, 1),
+                        ("empty member", Some(""), -1),
+                        ("member -1", Some("nobody"), -1),
+                    ] {
                         let mut request = new_fetch(version, &[(&group, Some(some)), (&other, Some(some))]);
                         for group in &mut request.groups {
                             group.member_id = member.map(Into::into);
@@ -589,7 +750,10 @@ pub fn fetch_offsets(side: &mut Side) {
         }
     }
     side.note("a deleted topic");
-    let topics = vec![kaas_protocol::messages::delete_topics::DeleteTopicState { name: Some(u.as_str().into()), ..Default::default() }];
+    let topics = vec![kaas_protocol::messages::delete_topics::DeleteTopicState {
+        name: Some(u.as_str().into()),
+        ..Default::default()
+    }];
     side.call(6, &kaas_protocol::DeleteTopicsRequest { topics, timeout_ms: 10_000, ..Default::default() });
     std::thread::sleep(Duration::from_millis(500));
     fetch_all(side, &group);
@@ -600,7 +764,10 @@ pub fn two_members(side: &mut Side) {
     let group = fresh(side, "g");
     let a = member(side, &group, None, "a");
     let mut second = side.another();
-    let mut request = JoinGroupRequest { protocols: vec![protocol("other", b"o"), protocol("range", b"m2")], ..join_request(&group, "") };
+    let mut request = JoinGroupRequest {
+        protocols: vec![protocol("other", b"o"), protocol("range", b"m2")],
+        ..join_request(&group, "")
+    };
     let b = second.ask(7, &request).unwrap().member_id.to_owned_string();
     side.alias(&b, "b");
     second.alias(&b, "b");
@@ -669,7 +836,10 @@ fn delete_request(group: &str, topics: &[(&str, &[i32])]) -> OffsetDeleteRequest
             .iter()
             .map(|(name, partitions)| OffsetDeleteRequestTopic {
                 name: (*name).into(),
-                partitions: partitions.iter().map(|partition_index| OffsetDeleteRequestPartition { partition_index: *partition_index }).collect(),
+                partitions: partitions
+                    .iter()
+                    .map(|partition_index| OffsetDeleteRequestPartition { partition_index: *partition_index })
+                    .collect(),
             })
             .collect(),
     }
@@ -703,8 +873,16 @@ pub fn admin(side: &mut Side) {
         let (states, types): (&[&str], &[&str]) = (states, types);
         side.note(format!("states {states:?} types {types:?}"));
         side.every(|_, version| ListGroupsRequest {
-            states_filter: if version >= 4 { states.iter().map(|state| (*state).into()).collect() } else { vec![] },
-            types_filter: if version >= 5 { types.iter().map(|kind| (*kind).into()).collect() } else { vec![] },
+            states_filter: if version >= 4 {
+                states.iter().map(|state| (*state).into()).collect()
+            } else {
+                vec![]
+            },
+            types_filter: if version >= 5 {
+                types.iter().map(|kind| (*kind).into()).collect()
+            } else {
+                vec![]
+            },
         });
     }
     for (group, what) in [(&empty, "empty"), (&live, "live")] {
@@ -727,7 +905,8 @@ pub fn admin(side: &mut Side) {
     side.note("delete live");
     side.every(|_, _| DeleteGroupsRequest { groups_names: vec![live.as_str().into()] });
     side.note("delete several");
-    let names = vec![live.as_str().into(), empty.as_str().into(), unknown.as_str().into(), empty.as_str().into()];
+    let names =
+        vec![live.as_str().into(), empty.as_str().into(), unknown.as_str().into(), empty.as_str().into()];
     side.call(2, &DeleteGroupsRequest { groups_names: names });
     describe(side, &empty);
     fetch_all(side, &empty);
@@ -753,7 +932,14 @@ pub fn leave(side: &mut Side) {
         side.note("leaves");
         if version < 3 {
             for who in ["nobody", "", &id, &id] {
-                side.call(version, &LeaveGroupRequest { group_id: group.as_str().into(), member_id: who.into(), members: vec![] });
+                side.call(
+                    version,
+                    &LeaveGroupRequest {
+                        group_id: group.as_str().into(),
+                        member_id: who.into(),
+                        members: vec![],
+                    },
+                );
             }
             continue;
         }
@@ -764,7 +950,10 @@ pub fn leave(side: &mut Side) {
         };
         let mut go = |note: &str, members: Vec<MemberIdentity>| {
             side.note(note);
-            side.call(version, &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() });
+            side.call(
+                version,
+                &LeaveGroupRequest { group_id: group.as_str().into(), members, ..Default::default() },
+            );
         };
         go("nobody", vec![]);
         go("unknown", vec![one("nobody", None)]);

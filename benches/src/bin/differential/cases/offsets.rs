@@ -17,27 +17,36 @@ pub fn list(side: &mut Side) {
     }
     // A batch that is older than those before it.
     side.ask(9, &produce_request(&t, 0, -1, batch_at(now() - 5_000, &["old", "older"]))).unwrap();
-    side.ask(9, &produce_request(&t, 0, -1, compressed(kaas_engine::batch::Compression::Gzip, &["z1", "z2"]))).unwrap();
-    let request = |name: &str, partitions: &[(i32, i64, i32)], replica_id, isolation_level| ListOffsetsRequest {
-        replica_id,
-        isolation_level,
-        topics: vec![ListOffsetsTopic {
-            name: name.into(),
-            partitions: partitions
-                .iter()
-                .map(|(partition_index, timestamp, current_leader_epoch)| ListOffsetsPartition {
-                    partition_index: *partition_index,
-                    timestamp: *timestamp,
-                    current_leader_epoch: *current_leader_epoch,
-                })
-                .collect(),
-        }],
-        timeout_ms: 1_000,
-    };
+    side.ask(
+        9,
+        &produce_request(&t, 0, -1, compressed(kaas_engine::batch::Compression::Gzip, &["z1", "z2"])),
+    )
+    .unwrap();
+    let request =
+        |name: &str, partitions: &[(i32, i64, i32)], replica_id, isolation_level| ListOffsetsRequest {
+            replica_id,
+            isolation_level,
+            topics: vec![ListOffsetsTopic {
+                name: name.into(),
+                partitions: partitions
+                    .iter()
+                    .map(|(partition_index, timestamp, current_leader_epoch)| ListOffsetsPartition {
+                        partition_index: *partition_index,
+                        timestamp: *timestamp,
+                        current_leader_epoch: *current_leader_epoch,
+                    })
+                    .collect(),
+            }],
+            timeout_ms: 1_000,
+        };
     let times: Vec<(String, i64)> = [-1, -2, -3, -4, -5, -6, -7, -100, i64::MIN, 0, 1, i64::MAX]
         .iter()
         .map(|t| (t.to_string(), *t))
-        .chain([-5_001, -5_000, -4_999, -1, 0, 1, 2, 3, 999, 1_000, 1_001, 2_002, 2_003].iter().map(|d| (format!("base {d}"), now() + d)))
+        .chain(
+            [-5_001, -5_000, -4_999, -1, 0, 1, 2, 3, 999, 1_000, 1_001, 2_002, 2_003]
+                .iter()
+                .map(|d| (format!("base {d}"), now() + d)),
+        )
         .collect();
     for (note, timestamp) in &times {
         for partition in [0, 1] {
@@ -136,7 +145,10 @@ pub fn delete_records(side: &mut Side) {
                 name: (*name).into(),
                 partitions: partitions
                     .iter()
-                    .map(|(partition_index, offset)| DeleteRecordsPartition { partition_index: *partition_index, offset: *offset })
+                    .map(|(partition_index, offset)| DeleteRecordsPartition {
+                        partition_index: *partition_index,
+                        offset: *offset,
+                    })
                     .collect(),
             });
             side.call(version, &DeleteRecordsRequest { topics: topics.collect(), timeout_ms: 5_000 });
@@ -168,7 +180,10 @@ pub fn delete_records(side: &mut Side) {
                 name: (*name).into(),
                 partitions: partitions
                     .iter()
-                    .map(|(partition_index, offset)| DeleteRecordsPartition { partition_index: *partition_index, offset: *offset })
+                    .map(|(partition_index, offset)| DeleteRecordsPartition {
+                        partition_index: *partition_index,
+                        offset: *offset,
+                    })
                     .collect(),
             });
             side.call(version, &DeleteRecordsRequest { topics: topics.collect(), timeout_ms: 5_000 });

@@ -19,7 +19,13 @@ fn send(side: &mut Side, version: i16, topic: &(String, Uuid), records: Option<B
     side.call(version, &addressed(version, topic, 0, -1, records));
 }
 
-fn addressed(version: i16, topic: &(String, Uuid), partition: i32, acks: i16, records: Option<Bytes>) -> ProduceRequest {
+fn addressed(
+    version: i16,
+    topic: &(String, Uuid),
+    partition: i32,
+    acks: i16,
+    records: Option<Bytes>,
+) -> ProduceRequest {
     let mut request = produce_request(&topic.0, partition, acks, Bytes::new());
     request.topic_data[0].partition_data[0].records = records;
     if version >= 13 {
@@ -109,7 +115,10 @@ pub fn errors(side: &mut Side) {
         request.transactional_id = Some("tx".into());
         side.call(version, &request);
         side.note("internal topic");
-        side.call(version, &addressed(version, &("__consumer_offsets".to_owned(), Uuid::ZERO), 0, -1, good()));
+        side.call(
+            version,
+            &addressed(version, &("__consumer_offsets".to_owned(), Uuid::ZERO), 0, -1, good()),
+        );
     }
     side.note("what is there");
     side.call(12, &super::fetch::fetch_request(&t.0, 0, 0));
@@ -173,8 +182,14 @@ pub fn batches(side: &mut Side) {
         ("bytes behind".into(), [&whole[..], &[0; 5]].concat().into()),
         ("many bytes behind".into(), [&whole[..], &[0; 100]].concat().into()),
         ("half a batch behind".into(), [&whole[..], &whole[..40]].concat().into()),
-        ("batch and a bad batch".into(), [&whole[..], &damaged(&whole, 17, &[1, 2, 3, 4])[..]].concat().into()),
-        ("bad batch and a batch".into(), [&damaged(&whole, 17, &[1, 2, 3, 4])[..], &whole[..]].concat().into()),
+        (
+            "batch and a bad batch".into(),
+            [&whole[..], &damaged(&whole, 17, &[1, 2, 3, 4])[..]].concat().into(),
+        ),
+        (
+            "bad batch and a batch".into(),
+            [&damaged(&whole, 17, &[1, 2, 3, 4])[..], &whole[..]].concat().into(),
+        ),
         ("first record longer".into(), patched(&whole, 61, &[0x7e])),
         ("first record shorter".into(), patched(&whole, 61, &[0x02])),
         ("first record of negative length".into(), patched(&whole, 61, &[0x01])),
@@ -239,20 +254,32 @@ pub fn limits(side: &mut Side) {
 }
 
 pub fn timestamps(side: &mut Side) {
-    let real_now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
+    let real_now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as i64;
     let day = 86_400_000;
     let kinds: &[(&str, &[(&str, &str)])] = &[
         ("default", &[]),
         ("before", &[("message.timestamp.before.max.ms", "86400000")]),
         ("after", &[("message.timestamp.after.max.ms", "172800000")]),
         ("append", &[("message.timestamp.type", "LogAppendTime")]),
-        ("append-before", &[("message.timestamp.type", "LogAppendTime"), ("message.timestamp.before.max.ms", "86400000")]),
+        (
+            "append-before",
+            &[("message.timestamp.type", "LogAppendTime"), ("message.timestamp.before.max.ms", "86400000")],
+        ),
     ];
     for (suffix, configs) in kinds {
         let t = fresh(side, suffix, 1, configs);
         for (note, timestamp) in [
-            ("now", real_now), ("in half a day", real_now + day / 2), ("in a day and a half", real_now + day * 3 / 2), ("in three days", real_now + 3 * day),
-            ("half a day ago", real_now - day / 2), ("two days ago", real_now - 2 * day), ("in 1970", 1), ("none", -1), ("before 1970", -1000), ("last", i64::MAX - 10),
+            ("now", real_now),
+            ("in half a day", real_now + day / 2),
+            ("in a day and a half", real_now + day * 3 / 2),
+            ("in three days", real_now + 3 * day),
+            ("half a day ago", real_now - day / 2),
+            ("two days ago", real_now - 2 * day),
+            ("in 1970", 1),
+            ("none", -1),
+            ("before 1970", -1000),
+            ("last", i64::MAX - 10),
         ] {
             for version in [3, 8, 13] {
                 side.note(format!("{suffix}: {note}"));
@@ -268,7 +295,11 @@ pub fn timestamps(side: &mut Side) {
 
 pub fn idempotent(side: &mut Side) {
     let t = fresh(side, "t", 2, &[]);
-    let request = InitProducerIdRequest { transactional_id: None, transaction_timeout_ms: 60_000, ..Default::default() };
+    let request = InitProducerIdRequest {
+        transactional_id: None,
+        transaction_timeout_ms: 60_000,
+        ..Default::default()
+    };
     let id = side.ask(4, &request).unwrap().producer_id;
     let other = side.ask(4, &request).unwrap().producer_id;
     let version = 9;
@@ -310,7 +341,12 @@ pub fn idempotent(side: &mut Side) {
     go("behind the end", 9_000_004, 0, 2, &["5"]);
     go("across the end again", 9_000_004, 0, i32::MAX - 1, &["1", "2", "3", "4"]);
     side.note("two idempotent batches");
-    send(side, version, &t, Some([sequenced(other, 0, 0, &["a"]), sequenced(other, 0, 1, &["b"])].concat().into()));
+    send(
+        side,
+        version,
+        &t,
+        Some([sequenced(other, 0, 0, &["a"]), sequenced(other, 0, 1, &["b"])].concat().into()),
+    );
     for version in [3, 7, 8, 11, 13] {
         side.note("transactional, no transaction");
         send(side, version, &t, Some(batches::transactional(other, 0, 0, &["a"])));
@@ -329,7 +365,9 @@ pub fn idempotent(side: &mut Side) {
     side.call(9, &addressed(9, &t, 0, 1, Some(sequenced(id, 5, 1, &["k"]))));
     side.note("mixed: idempotent to one partition, plain to the other");
     let mut request = addressed(9, &t, 0, -1, Some(sequenced(id, 5, 2, &["k"])));
-    request.topic_data[0].partition_data.push(PartitionProduceData { index: 1, records: Some(batch(&["p"])) });
+    request.topic_data[0]
+        .partition_data
+        .push(PartitionProduceData { index: 1, records: Some(batch(&["p"])) });
     side.call(9, &request);
     side.note("what is there");
     side.call(12, &super::fetch::fetch_request(&t.0, 0, 0));
@@ -357,25 +395,28 @@ pub fn acks_0(side: &mut Side) {
 }
 
 pub fn init_producer_id(side: &mut Side) {
-    let mut ask = |note: &str, version: i16, transactional_id: Option<&str>, timeout: i32, id: i64, epoch: i16| {
-        side.note(note);
-        let request = InitProducerIdRequest {
-            transactional_id: transactional_id.map(Into::into),
-            transaction_timeout_ms: timeout,
-            producer_id: id,
-            producer_epoch: epoch,
-            ..Default::default()
-        };
-        for _ in 0..20 {
-            // Kafka's coordinators take a moment at first.
-            let Ok(response) = side.try_ask(version, &request) else { break };
-            if response.error_code != ErrorCode::NOT_COORDINATOR && response.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
-                break;
+    let mut ask =
+        |note: &str, version: i16, transactional_id: Option<&str>, timeout: i32, id: i64, epoch: i16| {
+            side.note(note);
+            let request = InitProducerIdRequest {
+                transactional_id: transactional_id.map(Into::into),
+                transaction_timeout_ms: timeout,
+                producer_id: id,
+                producer_epoch: epoch,
+                ..Default::default()
+            };
+            for _ in 0..20 {
+                // Kafka's coordinators take a moment at first.
+                let Ok(response) = side.try_ask(version, &request) else { break };
+                if response.error_code != ErrorCode::NOT_COORDINATOR
+                    && response.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS
+                {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(100));
             }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        side.call(version, &request);
-    };
+            side.call(version, &request);
+        };
     for version in 0..=5 {
         ask("plain", version, None, 60_000, -1, -1);
         ask("timeout 0", version, None, 0, -1, -1);

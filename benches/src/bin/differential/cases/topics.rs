@@ -1,9 +1,13 @@
 //! Creating, deleting, growing topics; their metadata.
 
 use kaas_protocol::messages::create_partitions::{CreatePartitionsAssignment, CreatePartitionsTopic};
-use kaas_protocol::messages::create_topics::{CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig};
+use kaas_protocol::messages::create_topics::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
+};
 use kaas_protocol::messages::delete_topics::DeleteTopicState;
-use kaas_protocol::messages::describe_topic_partitions::{DescribeTopicPartitionsRequestCursor, TopicRequest};
+use kaas_protocol::messages::describe_topic_partitions::{
+    DescribeTopicPartitionsRequestCursor, TopicRequest,
+};
 use kaas_protocol::messages::metadata::MetadataRequestTopic;
 use kaas_protocol::{
     CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest, DescribeTopicPartitionsRequest,
@@ -82,8 +86,24 @@ pub fn names(side: &mut Side) {
     let long = "l".repeat(250);
     let longest = format!("{:l<249}", side.name("longest"));
     let bad = [
-        "", ".", "..", "...", "a b", "a/b", "a:b", "é", "a\u{0}b", "a,b", "a\"b", "a=b", long.as_str(), longest.as_str(),
-        "__consumer_offsets", "__cluster_metadata", "__transaction_state", "__share_group_state",
+        "",
+        ".",
+        "..",
+        "...",
+        "a b",
+        "a/b",
+        "a:b",
+        "é",
+        "a\u{0}b",
+        "a,b",
+        "a\"b",
+        "a=b",
+        long.as_str(),
+        longest.as_str(),
+        "__consumer_offsets",
+        "__cluster_metadata",
+        "__transaction_state",
+        "__share_group_state",
     ];
     for (index, name) in bad.iter().enumerate() {
         side.note(format!("name {index} '{}'", name.chars().take(20).collect::<String>()));
@@ -152,10 +172,15 @@ pub fn duplicates(side: &mut Side) {
         let configs = vec![config("retention.ms", None)];
         both(side, version, &[CreatableTopic { configs, ..topic(&b, 1, 1) }]);
         side.note("two null configs and an unknown one");
-        let configs = vec![config("retention.ms", None), config("retention.bytes", None), config("what", Some("x"))];
+        let configs =
+            vec![config("retention.ms", None), config("retention.bytes", None), config("what", Some("x"))];
         both(side, version, &[CreatableTopic { configs, ..topic(&b, 1, 1) }]);
         side.note("unknown config");
-        both(side, version, &[CreatableTopic { configs: vec![config("what", Some("x"))], ..topic(&b, 1, 1) }]);
+        both(
+            side,
+            version,
+            &[CreatableTopic { configs: vec![config("what", Some("x"))], ..topic(&b, 1, 1) }],
+        );
     }
 }
 
@@ -166,7 +191,10 @@ pub fn delete(side: &mut Side) {
         let mut ask = |note: &str, names: &[&str]| {
             side.note(note);
             let topic_names = names.iter().map(|name| (*name).into()).collect();
-            side.call(version, &DeleteTopicsRequest { topic_names, timeout_ms: 10_000, ..Default::default() });
+            side.call(
+                version,
+                &DeleteTopicsRequest { topic_names, timeout_ms: 10_000, ..Default::default() },
+            );
         };
         ask("nothing", &[]);
         ask("unknown", &[&unknown]);
@@ -189,7 +217,10 @@ pub fn delete(side: &mut Side) {
     ask("nothing", vec![]);
     ask("neither", vec![DeleteTopicState { name: None, topic_id: Uuid::ZERO }]);
     ask("both", vec![DeleteTopicState { name: Some(names[0].as_str().into()), topic_id: ids[0] }]);
-    ask("both, of different topics", vec![DeleteTopicState { name: Some(names[0].as_str().into()), topic_id: ids[1] }]);
+    ask(
+        "both, of different topics",
+        vec![DeleteTopicState { name: Some(names[0].as_str().into()), topic_id: ids[1] }],
+    );
     ask("unknown id", vec![id(unknown_id)]);
     ask("unknown id twice", vec![id(unknown_id), id(unknown_id)]);
     ask("unknown name", vec![name(&unknown)]);
@@ -202,21 +233,27 @@ pub fn delete(side: &mut Side) {
     ask("zero id", vec![id(Uuid::ZERO), name(&names[5])]);
     ask("timeout 0", vec![name(&names[6])]);
     side.note("negative timeout");
-    side.call(6, &DeleteTopicsRequest { topics: vec![name(&names[7])], timeout_ms: -1, ..Default::default() });
+    side.call(
+        6,
+        &DeleteTopicsRequest { topics: vec![name(&names[7])], timeout_ms: -1, ..Default::default() },
+    );
 }
 
 pub fn grow(side: &mut Side) {
     let unknown = side.name("unknown");
     let assign = |lists: &[&[i32]]| {
-        Some(lists.iter().map(|list| CreatePartitionsAssignment { broker_ids: list.to_vec() }).collect::<Vec<_>>())
+        Some(
+            lists
+                .iter()
+                .map(|list| CreatePartitionsAssignment { broker_ids: list.to_vec() })
+                .collect::<Vec<_>>(),
+        )
     };
     for version in side.versions::<CreatePartitionsRequest>() {
         let a = side.topic(&format!("a{version}"), 2, &[]);
         let b = side.topic(&format!("b{version}"), 2, &[]);
-        let of = |name: &str, count, assignments: Option<Vec<CreatePartitionsAssignment>>| CreatePartitionsTopic {
-            name: name.into(),
-            count,
-            assignments,
+        let of = |name: &str, count, assignments: Option<Vec<CreatePartitionsAssignment>>| {
+            CreatePartitionsTopic { name: name.into(), count, assignments }
         };
         let mut ask = |note: &str, topics: Vec<CreatePartitionsTopic>| {
             for validate_only in [true, false] {
@@ -224,7 +261,10 @@ pub fn grow(side: &mut Side) {
                     continue;
                 }
                 side.note(format!("{note}, validate_only {validate_only}"));
-                side.call(version, &CreatePartitionsRequest { topics: topics.clone(), timeout_ms: 10_000, validate_only });
+                side.call(
+                    version,
+                    &CreatePartitionsRequest { topics: topics.clone(), timeout_ms: 10_000, validate_only },
+                );
             }
         };
         ask("nothing", vec![]);
@@ -281,22 +321,29 @@ pub fn metadata(side: &mut Side) {
     for (note, topics) in lists {
         for operations in [false, true] {
             side.note(format!("{note}, operations {operations}"));
-            side.every(|_, version| MetadataRequest {
-                topics: Some(topics.clone()),
-                allow_auto_topic_creation: version < 4,
-                include_cluster_authorized_operations: operations && (8..=10).contains(&version),
-                include_topic_authorized_operations: operations && version >= 8,
-            });
-            // Versions that cannot forbid it have created the topic.
-            let topics = vec![DeleteTopicState { name: Some(unknown.as_str().into()), topic_id: Uuid::ZERO }];
-            side.ask(6, &DeleteTopicsRequest { topics, timeout_ms: 5_000, ..Default::default() });
+            // Versions below 4 create what they ask for; kaas has it at once, Kafka a moment later.
+            let creates = |version: i16| version < 4 && note.contains("unknown");
+            let versions = side.versions::<MetadataRequest>();
+            for version in versions.into_iter().filter(|version| !creates(*version)) {
+                let request = MetadataRequest {
+                    topics: Some(topics.clone()),
+                    allow_auto_topic_creation: version < 4,
+                    include_cluster_authorized_operations: operations && (8..=10).contains(&version),
+                    include_topic_authorized_operations: operations && version >= 8,
+                };
+                side.call(version, &request);
+            }
         }
     }
     side.note("no topics");
-    side.every(|_, version| MetadataRequest { topics: if version == 0 { None } else { Some(vec![]) }, ..Default::default() });
+    side.every(|_, version| MetadataRequest {
+        topics: if version == 0 { None } else { Some(vec![]) },
+        ..Default::default()
+    });
     let before = side.versions::<MetadataRequest>();
     for version in before {
-        let request = MetadataRequest { topics: if version == 0 { Some(vec![]) } else { None }, ..Default::default() };
+        let request =
+            MetadataRequest { topics: if version == 0 { Some(vec![]) } else { None }, ..Default::default() };
         if let Some(mut response) = side.ask(version, &request) {
             let prefix = side.name("");
             response.topics.retain(|topic| topic.name.as_ref().is_some_and(|name| name.starts_with(&prefix)));
@@ -311,15 +358,24 @@ pub fn metadata(side: &mut Side) {
         let fresh = side.name(&format!("auto{version}"));
         side.note("creates a topic");
         for _ in 0..2 {
-            let request = MetadataRequest { topics: Some(vec![by(Some(&fresh), Uuid::ZERO)]), ..Default::default() };
+            let request =
+                MetadataRequest { topics: Some(vec![by(Some(&fresh), Uuid::ZERO)]), ..Default::default() };
             if let Some(response) = side.ask(version, &request) {
-                side.write_noted("Metadata", version, "creates a topic: code", &response.topics[0].error_code);
+                side.write_noted(
+                    "Metadata",
+                    version,
+                    "creates a topic: code",
+                    &response.topics[0].error_code,
+                );
             }
             std::thread::sleep(std::time::Duration::from_millis(300));
         }
     }
     side.note("auto create of bad names");
-    let request = MetadataRequest { topics: Some(vec![by(Some("a b"), Uuid::ZERO), by(Some(&long), Uuid::ZERO)]), ..Default::default() };
+    let request = MetadataRequest {
+        topics: Some(vec![by(Some("a b"), Uuid::ZERO), by(Some(&long), Uuid::ZERO)]),
+        ..Default::default()
+    };
     side.call(12, &request);
     side.note("auto create of a collision");
     let dotted = side.topic("p.q", 1, &[]).replace("p.q", "p_q");

@@ -8,7 +8,9 @@ use super::super::side::{Side, api_keys};
 pub fn versions(side: &mut Side) {
     let served: Vec<i16> = side.served_keys();
     for version in side.versions::<ApiVersionsRequest>() {
-        for (name, software) in [("with a name", "kaas-differ"), ("without a name", ""), ("with a bad name", "a b/c")] {
+        for (name, software) in
+            [("with a name", "kaas-differ"), ("without a name", ""), ("with a bad name", "a b/c")]
+        {
             side.note(name);
             let request = ApiVersionsRequest {
                 client_software_name: software.into(),
@@ -51,7 +53,7 @@ pub fn unserved(side: &mut Side) {
         }
     }
     for key in [-1, 4, 5, 6, 7, 38, 39, 40, 41, 52, 100, 1000, i16::MAX, i16::MIN] {
-        if key < 0 || key > 99 {
+        if !(0..=99).contains(&key) {
             side.raw(&format!("key {key}"), &header(key, 0, false));
         }
     }
