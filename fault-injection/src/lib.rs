@@ -2,5 +2,6 @@
 //! and started again.
 
 pub mod faulty;
+pub mod power;
 pub mod process;
 pub mod stepping;

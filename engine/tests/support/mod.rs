@@ -1,6 +1,8 @@
 //! A partition on a volume, for tests: made, opened at ever higher epochs, "crashed" by abandoning it.
 #![allow(dead_code)]
 
+pub mod actor;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
