@@ -21,18 +21,21 @@ fn run(seed: u64) -> Vec<String> {
     let mut disk = Volatile::new();
     let volume = small_volume(&mut random, Volume::on(Arc::new(disk.clone()), None));
     let (epochs, history) = (Arc::new(AtomicU32::new(1)), Arc::new(Mutex::new(History::default())));
-    for round in 0..2 + random.below(5) {
-        let hook = Unlucky {
-            stepper: None,
-            random: Mutex::new(random.fork()),
-            crash_one_in: [40, 150, 600][random.below(3) as usize],
-            full_one_in: [0, 5][random.below(2) as usize],
-        };
-        let seen = volume.seen_through(Arc::new(disk.clone()));
-        let (epochs, history) = (Arc::clone(&epochs), Arc::clone(&history));
-        Actor::new(round as usize, seen, Arc::new(hook), random.fork(), epochs, history).work();
+    let hook = Unlucky {
+        stepper: None,
+        random: Mutex::new(random.fork()),
+        crash_one_in: [40, 150, 600][random.below(3) as usize],
+        full_one_in: [0, 5][random.below(2) as usize],
+    };
+    let seen = volume.seen_through(Arc::new(disk.clone()));
+    let (hook, ids, told) = (Arc::new(hook), Arc::clone(&epochs), Arc::clone(&history));
+    let mut actor = Actor::new(0, seen, hook, random.fork(), ids, told);
+    for _ in 0..2 + random.below(5) {
+        actor.work();
         disk = disk.lose_power(&mut |bound| random.below(bound));
+        actor.volume = volume.seen_through(Arc::new(disk.clone()));
     }
+    drop(actor);
     let mut history = Arc::into_inner(history).unwrap().into_inner();
     // Twice: what is read after the first time must be there after the second.
     for _ in 0..2 {

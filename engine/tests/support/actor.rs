@@ -1,6 +1,8 @@
 //! A leader that works at random and remembers what it was told, for tests that let leaders go through much.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_wrap, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,7 +16,7 @@ use kaas_fault_injection::stepping::Stepper;
 use kaas_substrate::ErrorClass;
 use parking_lot::Mutex;
 
-use super::{Log, Volume, batch, decode};
+use super::{Log, Volume, decode, producer_batch};
 
 /// A small generator of numbers (SplitMix64): the same seed, the same run.
 #[derive(Debug, Clone)]
@@ -48,6 +50,8 @@ impl Random {
 pub struct History {
     /// Acknowledged or read: offset and value.
     pub seen: BTreeMap<i64, String>,
+    /// Where each value stands: a batch that is sent again is not appended again.
+    places: BTreeMap<String, i64>,
     /// The highest log start that was acknowledged, and the highest that was asked for.
     pub log_start: i64,
     pub log_start_asked: i64,
@@ -57,6 +61,10 @@ pub struct History {
 impl History {
     fn saw(&mut self, offset: i64, value: &str, how: &str) {
         let known = self.seen.entry(offset).or_insert_with(|| value.to_owned());
+        let place = *self.places.entry(value.to_owned()).or_insert(offset);
+        if place != offset {
+            self.problems.push(format!("{value} was at offset {place}, and then at {offset} ({how})"));
+        }
         if known != value {
             self.problems.push(format!("offset {offset} held {known}, and then {value} ({how})"));
         }
@@ -116,7 +124,9 @@ pub struct Actor {
     random: Random,
     epochs: Arc<AtomicU32>,
     history: Arc<Mutex<History>>,
-    made: u64,
+    /// The next batch's, and those that have to be sent again.
+    sequence: i32,
+    unacknowledged: VecDeque<(i32, String)>,
     /// The volume as the run of the broker that is under way sees it.
     process: Option<Faulty>,
 }
@@ -130,7 +140,17 @@ impl Actor {
         epochs: Arc<AtomicU32>,
         history: Arc<Mutex<History>>,
     ) -> Self {
-        Self { number, volume, hook, random, epochs, history, made: 0, process: None }
+        Self {
+            number,
+            volume,
+            hook,
+            random,
+            epochs,
+            history,
+            sequence: 0,
+            unacknowledged: VecDeque::new(),
+            process: None,
+        }
     }
 
     /// Opens and works as several runs of one broker, one after the other.
@@ -172,16 +192,22 @@ impl Actor {
         on_pool(log, |_| ());
     }
 
+    /// Sends what was not acknowledged before once more, or something new, several batches at once; as an idempotent
+    /// producer would.
     fn append(&mut self, log: &Log) -> bool {
-        let values: Vec<_> = (0..1 + self.random.below(4))
-            .map(|_| {
-                self.made += 1;
-                format!("{}-{}", self.number, self.made)
-            })
-            .collect();
-        let staged = values.clone();
+        if self.unacknowledged.is_empty() {
+            for _ in 0..1 + self.random.below(4) {
+                let value = format!("{}-{}", self.number, self.sequence);
+                self.unacknowledged.push_back((self.sequence, value));
+                self.sequence += 1;
+            }
+        }
+        let (staged, producer) = (self.unacknowledged.clone(), self.number as i64 + 1);
         let tickets: Vec<_> = on_pool(log, move |log| {
-            let append = |value: &String| log.partition.append(&batch(&[value]), AppendOptions::default());
+            let append = |(sequence, value): &(i32, String)| {
+                let batch = producer_batch(producer, 0, *sequence, &[value]);
+                log.partition.append(&batch, AppendOptions::default())
+            };
             staged.iter().map(append).collect()
         });
         let mut goes_on = true;
@@ -190,11 +216,24 @@ impl Actor {
             let _ = on_pool(log, |log| log.partition.abandon()).wait();
             goes_on = false;
         }
-        for (value, ticket) in values.iter().zip(tickets) {
+        let mut in_order = true;
+        for ((sequence, value), ticket) in self.unacknowledged.clone().into_iter().zip(tickets) {
             match ticket.and_then(|ticket| told(ticket).unwrap()) {
-                Ok(appended) => self.history.lock().saw(appended.base_offset.0, value, "acknowledged"),
-                Err(AppendError::NoSpace(_)) => {}
-                Err(_) => goes_on = false,
+                Ok(appended) => {
+                    self.history.lock().saw(appended.base_offset.0, &value, "acknowledged");
+                    if in_order {
+                        self.unacknowledged.pop_front();
+                    }
+                }
+                Err(AppendError::NoSpace(_)) => in_order = false,
+                Err(error) => {
+                    // A batch behind one that was refused in this very moment is out of order, and comes again.
+                    if in_order && let AppendError::Producer(error) = error {
+                        let problem = format!("sequence {sequence} of actor {}: {error}", self.number);
+                        self.history.lock().problems.push(problem);
+                    }
+                    (in_order, goes_on) = (false, false);
+                }
             }
         }
         goes_on
@@ -275,6 +314,9 @@ pub fn check(log: &Log, history: &mut History) {
                 break;
             }
         }
+    }
+    for (offset, value) in &records {
+        history.saw(*offset, value, "read at last");
     }
     for (offset, value) in history.seen.range(start..) {
         if records.get(offset) != Some(value) {
