@@ -75,7 +75,7 @@ fn a_topic_is_durable_and_the_fence_was_asked_before_it_is_there() {
         world.store.delete_topic(world.store.topics().get("a").unwrap().id).unwrap();
         assert_eq!(
             world.events.take(),
-            ["take away a", "rename topics/a -> topics/~deleted-a-UUID", "sync dir topics", "fence"]
+            ["take away a", "fence", "rename topics/a -> topics/~deleted-a-UUID", "sync dir topics", "fence"]
         );
         world.store.sweep().unwrap();
         let events = world.events.take();
@@ -366,7 +366,7 @@ fn a_deletion_that_fails_is_repeated() {
         let events = world.events.take();
         assert_eq!(events.last().unwrap(), "give back a", "what is not deleted is served: {events:?}");
         *world.keeper.fail_take_away.lock() = false;
-        world.say(Say::Unknown);
+        world.say(Say::UnknownNext);
         assert!(world.store.delete_topic(topic.id).is_err());
         world.say(Say::Leading);
         world.events.take();

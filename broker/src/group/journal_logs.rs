@@ -178,9 +178,9 @@ impl Shared {
         let (slots, groups) = (Path::new(SLOTS_DIR), Path::new(SLOTS_DIR).join(GROUPS_DIR));
         for (dir, parent) in [(slots, Path::new("")), (groups.as_path(), slots)] {
             match substrate.create_dir(dir) {
-                Ok(()) => substrate.sync_dir(parent)?,
-                Err(error) if error.class == ErrorClass::Exists => {}
-                Err(error) => return Err(error),
+                Err(error) if error.class != ErrorClass::Exists => return Err(error),
+                // Also if it is there: who made it may have been killed before this.
+                _ => substrate.sync_dir(parent)?,
             }
         }
         birth(substrate, &slot_dir(slot))

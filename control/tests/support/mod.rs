@@ -61,6 +61,8 @@ pub enum Say {
     Leading,
     Deposed,
     Unknown,
+    /// Leading once, then unknown.
+    UnknownNext,
 }
 
 #[derive(Debug)]
@@ -78,7 +80,12 @@ impl Fence for TestFence {
     fn check(&self) -> std::result::Result<(), ControlError> {
         self.events.note("fence");
         let epoch = self.epoch();
-        match *self.say.lock() {
+        let mut say = self.say.lock();
+        match *say {
+            Say::UnknownNext => {
+                *say = Say::Unknown;
+                Ok(())
+            }
             Say::Leading => Ok(()),
             Say::Deposed => Err(ControlError::Deposed { epoch, by: epoch.next() }),
             Say::Unknown => Err(ControlError::FenceUnknown { epoch, reason: "told so".to_owned() }),

@@ -62,7 +62,8 @@ pub fn birth(substrate: &dyn Substrate, dir: &Path) -> kaas_substrate::Result<()
     let parent = dir.parent().unwrap_or(Path::new(""));
     let name = dir.file_name().unwrap_or_default();
     if substrate.list(parent)?.iter().any(|entry| entry.name == name) {
-        return Ok(());
+        // Who renamed it into place may have been killed before it was durable.
+        return substrate.sync_dir(parent);
     }
     let mut temporary = std::ffi::OsString::from("~new-");
     temporary.push(name);

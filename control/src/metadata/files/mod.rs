@@ -99,6 +99,7 @@ impl FileStore {
     ) -> Result<Self, ControlError> {
         scan::ensure_topics_dir(substrate.as_ref())?;
         let found = scan::topics(substrate.as_ref())?;
+        substrate.sync_dir(cluster_dir())?;
         let (broker_config_version, overrides) = configs::read_broker_overrides(substrate.as_ref())?;
         let state = State {
             config_versions: found.config_versions,

@@ -1,4 +1,7 @@
 //! Finding out what there is, at the start: one listing and at most two small files a topic.
+//!
+//! A process that was killed may have made changes that are not durable yet. They are made durable before they are
+//! looked at: what is seen now is served and built upon, and must not go with the power.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -40,15 +43,14 @@ pub(super) struct Found {
     pub damaged: HashMap<String, String>,
 }
 
-/// Creates the directory of topics if there is none.
+/// Creates the directory of topics if there is none. Durable on return, like everything else beside it.
 pub(super) fn ensure_topics_dir(substrate: &dyn Substrate) -> Result<(), ControlError> {
     let root = substrate.list(Path::new(""))?;
-    if root.iter().any(|entry| entry.name == TOPICS_DIR) {
-        return Ok(());
-    }
-    match substrate.create_dir(Path::new(TOPICS_DIR)) {
-        Err(error) if !error.is_exists() => return Err(error.into()),
-        _ => {}
+    if !root.iter().any(|entry| entry.name == TOPICS_DIR) {
+        match substrate.create_dir(Path::new(TOPICS_DIR)) {
+            Err(error) if !error.is_exists() => return Err(error.into()),
+            _ => {}
+        }
     }
     Ok(substrate.sync_dir(Path::new(""))?)
 }
@@ -56,6 +58,7 @@ pub(super) fn ensure_topics_dir(substrate: &dyn Substrate) -> Result<(), Control
 /// Everything below the directory of topics.
 pub(super) fn topics(substrate: &dyn Substrate) -> Result<Found, ControlError> {
     let mut found = Found::default();
+    substrate.sync_dir(Path::new(TOPICS_DIR))?;
     for entry in substrate.list(Path::new(TOPICS_DIR))? {
         let Some(name) = entry.name.to_str().filter(|_| entry.kind == EntryKind::Dir) else {
             stranger(&entry.name);
@@ -94,6 +97,7 @@ pub(super) fn topic(
     let mut has_id = false;
     let mut config_version = None;
     let mut partitions = Vec::new();
+    substrate.sync_dir(&dir)?;
     for entry in substrate.list(&dir)? {
         let Some(entry_name) = entry.name.to_str() else { continue };
         match entry.kind {
