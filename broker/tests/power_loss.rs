@@ -70,6 +70,14 @@ struct Known {
     doubt: BTreeSet<&'static str>,
 }
 
+impl Known {
+    /// Notes that it is not known what became of a change; false.
+    fn in_doubt(&mut self, change: &'static str) -> bool {
+        self.doubt.insert(change);
+        false
+    }
+}
+
 /// What anybody was told.
 #[derive(Debug, Default)]
 struct History {
@@ -171,7 +179,7 @@ async fn change(process: &Process, name: &'static str, random: &mut Random, hist
                 *known = Known { topic: Some(topic.id), partitions: 1, ..Known::default() };
                 true
             }
-            Err(_) => known.doubt.insert("create") && false,
+            Err(_) => known.in_doubt("create"),
         };
     };
     let known = history.names.entry(name).or_default();
@@ -183,7 +191,7 @@ async fn change(process: &Process, name: &'static str, random: &mut Random, hist
                 let _ = process.blocking(MetadataStore::sweep).await;
                 true
             }
-            Err(_) => known.doubt.insert("delete") && false,
+            Err(_) => known.in_doubt("delete"),
         },
         1 => {
             let value = (20_000 + random.below(1000)).to_string();
@@ -192,13 +200,13 @@ async fn change(process: &Process, name: &'static str, random: &mut Random, hist
                 .blocking(move |store| store.alter_topic_config(name, &mut |_| Some(config.clone())))
                 .await;
             known.segment_ms = Some(value);
-            altered.is_ok() || (known.doubt.insert("alter") && false)
+            altered.is_ok() || known.in_doubt("alter")
         }
         2 if topic.partitions < 4 => {
             let partitions = topic.partitions + 1;
             let grown = process.blocking(move |store| store.grow_topic(name, partitions)).await;
             known.partitions = partitions;
-            grown.is_ok() || (known.doubt.insert("grow") && false)
+            grown.is_ok() || known.in_doubt("grow")
         }
         3 => match process.producer_ids.next() {
             Ok(id) => {

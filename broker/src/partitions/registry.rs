@@ -31,6 +31,9 @@ use crate::config::{BrokerConfigs, EffectiveTopicConfig};
 
 /// How long a failure to open is remembered.
 const FAILURE_MEMORY: Duration = Duration::from_millis(250);
+/// How long a partition that failed soon after it was opened is left alone: each opening takes a new epoch, and a volume
+/// that fails every write would use them up by the thousand.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
 /// Epochs that are tried in one attempt to open.
 const CLAIM_ATTEMPTS: usize = 16;
 
@@ -76,6 +79,7 @@ struct Opening {
 
 struct Open {
     partition: Arc<Partition>,
+    since: Instant,
     /// The topic's configs that the partition was last told.
     overrides: Arc<ConfigMap>,
 }
@@ -196,7 +200,12 @@ impl Partitions {
             Some(Slot::Open(open)) if is_usable(&open.partition) => {
                 return Begun::Here(Ok(Arc::clone(&open.partition)));
             }
-            Some(Slot::Open(open)) => Some(Arc::clone(&open.partition)),
+            Some(Slot::Open(open)) => match open.partition.status().state {
+                State::Poisoned { reason } if open.since.elapsed() < REOPEN_AFTER => {
+                    return Begun::Here(Err(Arc::new(EngineError::Poisoned { reason }.into())));
+                }
+                _ => Some(Arc::clone(&open.partition)),
+            },
             Some(Slot::Failed { .. }) | None => None,
         };
         if self.taken.lock().contains(&topic.id) {
@@ -305,7 +314,7 @@ impl Partitions {
                 if let Some(config) = self.log_config(&overrides) {
                     partition.set_config(config);
                 }
-                let open = Open { partition: Arc::clone(&partition), overrides };
+                let open = Open { partition: Arc::clone(&partition), since: Instant::now(), overrides };
                 slots.insert(key, Slot::Open(open));
                 Ok(partition)
             }
