@@ -544,3 +544,32 @@ fn one_request_creates_at_most_ten_thousand_partitions() {
     let answers = create(&mut client, vec![topic("a", 9_999, 1), topic("b", 1, 1)], true);
     assert!(answers.iter().all(|answer| answer.error_code == ErrorCode::NONE), "{answers:?}");
 }
+
+#[test]
+fn what_flags_decide_is_described_as_static() {
+    const STATIC: i8 = 4;
+    let broker = Broker::start(&["--node-id", "7", "--advertised", "example.org:99"]);
+    let mut client = broker.connect();
+    let result = describe(&mut client, 4, "7", &["node.id", "broker.id", "advertised.listeners", "log.dirs"]);
+    assert_eq!((result.error_code, result.error_message.as_deref()), (ErrorCode::NONE, Some("")));
+    let mut found: Vec<_> =
+        result.configs.iter().map(|c| (c.name.as_str(), c.value.as_deref().unwrap())).collect();
+    found.sort_unstable();
+    let dir = broker.dir.path().display().to_string();
+    let expected = [
+        ("advertised.listeners", "PLAINTEXT://example.org:99"),
+        ("broker.id", "7"),
+        ("log.dirs", dir.as_str()),
+        ("node.id", "7"),
+    ];
+    assert_eq!(found, expected);
+    assert!(
+        result.configs.iter().all(|config| config.config_source == STATIC && config.read_only),
+        "{result:?}"
+    );
+    assert!(result.configs.iter().all(|config| config.synonyms[0].source == STATIC), "{result:?}");
+    // Topics have no resource that stands for all of them.
+    let resource = AlterConfigsResource { resource_type: 2, ..AlterConfigsResource::default() };
+    let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+    assert_eq!(client.call(1, &request).responses[0].error_code, ErrorCode::INVALID_REQUEST);
+}

@@ -68,7 +68,11 @@ pub async fn describe(context: Context, request: DescribeConfigsRequest) -> Desc
             ..DescribeConfigsResult::default()
         };
         match described {
-            Ok(entries) => result.configs = entries.into_iter().map(wire_entry).collect(),
+            Ok(entries) => {
+                result.configs = entries.into_iter().map(wire_entry).collect();
+                // Empty, not null, as in Kafka.
+                result.error_message = Some(KString::new());
+            }
             Err(failure) => {
                 result.error_code = failure.code;
                 result.error_message = failure.text();
@@ -215,6 +219,9 @@ async fn change_one(
     validate_only: bool,
     change: impl Fn(&ConfigMap) -> Result<ConfigMap, ConfigError> + Send + 'static,
 ) -> Result<(), Failure> {
+    if kind == TOPIC && name.is_empty() {
+        return Err(Failure::invalid_request("Default topic resources are not allowed."));
+    }
     let resource = Resource::parse(context, kind, name)?;
     let broker = Arc::clone(&context.broker);
     let store = Arc::clone(&broker.store);

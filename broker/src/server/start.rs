@@ -199,6 +199,11 @@ fn static_configs(options: &Options) -> Result<BrokerConfigs, StartError> {
     let dir = if options.memory { "memory".to_owned() } else { options.data_dir.display().to_string() };
     fixed.insert("listeners".to_owned(), format!("PLAINTEXT://{}", options.listen));
     fixed.insert("log.dirs".to_owned(), dir);
+    fixed.insert("node.id".to_owned(), options.node_id.to_string());
+    fixed.insert("broker.id".to_owned(), options.node_id.to_string());
+    if let Some(advertised) = &options.advertised {
+        fixed.insert("advertised.listeners".to_owned(), format!("PLAINTEXT://{advertised}"));
+    }
     Ok(BrokerConfigs::new(options.node_id, fixed)?)
 }
 

@@ -27,9 +27,58 @@ const INTERNAL: &str = "there are no internal topics";
 
 const SYNCED: &str = "every record is synced: flush.messages is 1 by default";
 const OLD_CONFIGS: &str = "configs of Kafka 3.7 that Kafka 4 has removed";
+const OWN_CONFIGS: &str = "broker configs have defaults of their own, and addresses";
+const KINDS: &str = "loggers, client metrics and groups have no configs yet";
+const TRIMMED: &str = "values are described as they are understood";
+const IDS: &str = "what was only asked about has no id";
+const INSYNC: &str = "Kafka sets min.insync.replicas for the cluster when it is formatted";
+const EXCEPTION: &str = "Kafka meets an exception";
+const AT_ONCE: &str = "a topic that is created on demand is there at once";
 const TWICE: &str = "each of two entries for one partition is answered; Kafka keeps one";
 
 const RULES: &[Rule] = &[
+    rule("configs-describe-broker", "", "", OWN_CONFIGS),
+    rule("configs-describe-errors", "type 4 name '01'", "", OWN_CONFIGS),
+    rule("configs-describe-errors", "type 8", "", KINDS),
+    rule("configs-describe-errors", "type 16", "", KINDS),
+    rule("configs-describe-errors", "type 32", "", KINDS),
+    rule("configs-alter", "metrics", "", KINDS),
+    rule("configs-alter", "groups", "", KINDS),
+    rule("configs-alter", "loggers", "", KINDS),
+    rule("configs-list", "kinds [32]", "", KINDS),
+    rule("configs-list", "kinds [8]", "", KINDS),
+    rule("configs-incremental", "operation", "", EXCEPTION),
+    rule("configs-incremental", "read back", "", "elements of a list are trimmed, empty ones dropped"),
+    rule("configs", "delete.retention.ms=' 5 '", "value", TRIMMED),
+    rule("configs", "cleanup.policy=' delete '", "", TRIMMED),
+    rule("configs", "cleanup.policy='delete,delete'", "", TRIMMED),
+    rule("configs", "cleanup.policy='delete,'", "", TRIMMED),
+    rule("configs", "cleanup.policy=", "", "compaction is not built, and refused"),
+    rule("configs", "compression.type=", "", "batches are kept as they were sent: only 'producer'"),
+    rule("configs", "preallocate=", "", "files are not preallocated: only 'false'"),
+    rule("configs", "segment.bytes=", "", "segments from 14 bytes, as in Kafka 3.7"),
+    rule("configs", "cleanable.dirty.ratio=", "", "NaN and Java's own ways to write a number are refused"),
+    rule("configs-create", "", "topic_id", IDS),
+    rule("topics-create", "validate_only true", "topic_id", IDS),
+    rule("configs", "", "min.insync.replicas", INSYNC),
+    rule("configs", "min.insync.replicas", "", INSYNC),
+    rule("configs", "threads", "", "the number of threads is fixed at the start"),
+    rule(
+        "topics-create-names",
+        "collision inside one request",
+        "",
+        "names that collide are refused inside one request too",
+    ),
+    rule("topics-delete", "negative timeout", "", "there is no moment at which a deletion could time out"),
+    rule("topics-grow", "", "error_message", SAYS_WHY),
+    rule("topics-grow", "very many", "", EXCEPTION),
+    rule("topics-metadata", "by zero id", "", EXCEPTION),
+    rule("topics-metadata", "id and a name", "", "Kafka forgets the names when there are ids"),
+    rule("topics-metadata", "creates a topic", "", AT_ONCE),
+    rule("topics-metadata", "auto create of a collision", "", AT_ONCE),
+    rule("topics-describe", "bad", "", EXCEPTION),
+    rule("fetch-sessions", "unknown partition", "FetchableTopicResponse", "Kafka names a topic twice"),
+    rule("fetch-sessions", "and again", "FetchableTopicResponse", "Kafka names a topic twice"),
     rule("wire-versions", "ApiVersions", "max_version", VERSIONS),
     rule("wire-versions", "ApiVersions", "feature", VERSIONS),
     rule("wire-garbage", "client id", "", "what cannot be a request closes the connection"),
@@ -71,8 +120,8 @@ const RULES: &[Rule] = &[
     rule("offsets-list", "isolation 2", "", "unknown isolation levels read uncommitted"),
     rule("offsets-list", "isolation -1", "", "unknown isolation levels read uncommitted"),
     rule("", "no partitions", "", "a topic without partitions is answered with none, and not left out"),
-    rule("produce-batches", "length huge", "", "Kafka meets an exception"),
-    rule("produce-batches", "compression", "", "Kafka meets an exception"),
+    rule("produce-batches", "length huge", "", EXCEPTION),
+    rule("produce-batches", "compression", "", EXCEPTION),
     rule("produce-batches", "says", "", RECORDS),
     rule("produce-batches", "count", "", RECORDS),
     rule("produce-batches", "first record", "", RECORDS),

@@ -489,7 +489,7 @@ macro_rules! as_they_are {
 
 as_they_are! {
     FindCoordinatorResponse ApiVersionsResponse
-    JoinGroupResponse HeartbeatResponse LeaveGroupResponse SyncGroupResponse
+    HeartbeatResponse LeaveGroupResponse SyncGroupResponse
     InitProducerIdResponse
     AlterConfigsResponse
     IncrementalAlterConfigsResponse DescribeClusterResponse
@@ -518,6 +518,12 @@ sorted! {
     }
     DescribeGroupsResponse: |response, side| {
         response.groups.sort_by_key(|group| group.group_id.to_owned_string());
+        for group in &mut response.groups {
+            group.members.sort_by_key(|member| side.comparable(&member.member_id));
+        }
+    }
+    JoinGroupResponse: |response, side| {
+        response.members.sort_by_key(|member| side.comparable(&member.member_id));
     }
     CreateTopicsResponse: |response, side| {
         response.topics.sort_by_key(|topic| topic.name.to_owned_string());

@@ -300,8 +300,18 @@ pub fn idempotent(side: &mut Side) {
         transaction_timeout_ms: 60_000,
         ..Default::default()
     };
-    let id = side.ask(4, &request).unwrap().producer_id;
-    let other = side.ask(4, &request).unwrap().producer_id;
+    let mut given = || {
+        // A Kafka that has just started has no ids yet.
+        for _ in 0..50 {
+            let response = side.ask(4, &request).unwrap();
+            if response.error_code.is_none() {
+                return response.producer_id;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("no producer id");
+    };
+    let (id, other) = (given(), given());
     let version = 9;
     let mut go = |note: &str, id: i64, epoch: i16, sequence: i32, values: &[&str]| {
         side.note(note);
