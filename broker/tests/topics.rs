@@ -449,6 +449,17 @@ fn partitions_are_described_in_pages() {
     }
     let expected: Vec<_> = ["a", "b"].iter().flat_map(|t| (0..3).map(|p| ((*t).to_owned(), p))).collect();
     assert_eq!(seen, expected);
+    // A cursor has to point to something that was asked for.
+    for (name, partition_index) in [("a", -1), ("b", 0), ("nowhere", 0)] {
+        let request = DescribeTopicPartitionsRequest {
+            topics: vec![TopicRequest { name: "a".into() }],
+            response_partition_limit: 2,
+            cursor: Some(DescribeTopicPartitionsRequestCursor { topic_name: name.into(), partition_index }),
+        };
+        let response = client.call(0, &request);
+        assert_eq!(response.topics.len(), 1);
+        assert_eq!(response.topics[0].error_code, ErrorCode::INVALID_REQUEST, "{name} {partition_index}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use kaas_control::ControlError;
 use kaas_control::metadata::{BrokerScope, ConfigMap};
 use kaas_protocol::messages::alter_configs::{self, AlterConfigsResourceResponse as Altered};
 use kaas_protocol::messages::describe_configs::{
@@ -75,7 +76,7 @@ pub async fn describe(context: Context, request: DescribeConfigsRequest) -> Desc
             }
             Err(failure) => {
                 result.error_code = failure.code;
-                result.error_message = failure.text();
+                result.error_message = Some(failure.text().unwrap_or_default());
             }
         }
         result
@@ -234,7 +235,8 @@ async fn change_one(
         let current = match &resource {
             Resource::Topic(name) => {
                 let topics = store.topics();
-                ConfigMap::clone(&topics.get(name).ok_or_else(|| topics::unknown(false))?.config)
+                let unknown = || ControlError::UnknownTopic { name: name.clone() };
+                ConfigMap::clone(&topics.get(name).ok_or_else(unknown)?.config)
             }
             Resource::Broker(scope) => store.broker_overrides().scope(*scope),
         };

@@ -64,7 +64,12 @@ fn resolve(
         let index = entries.len();
         let key = (state.name.clone(), state.topic_id);
         let earlier = seen.get(&key).or_else(|| by_topic.get(&found.as_ref().ok()?.id)).copied();
-        if let Some((_, outcome)) = earlier.and_then(|earlier| entries.get_mut(earlier)) {
+        if let Some((first, outcome)) = earlier.and_then(|earlier| entries.get_mut(earlier)) {
+            // Once by name and once by id: the answer has both.
+            if first.name.is_some() != state.name.is_some() {
+                first.name = first.name.take().or(state.name.clone());
+                first.topic_id = if first.topic_id.is_zero() { state.topic_id } else { first.topic_id };
+            }
             let words = if state.name.is_some() { "Duplicate topic name." } else { "Duplicate topic id." };
             *outcome = Err(Failure::invalid_request(words));
             continue;

@@ -20,6 +20,12 @@ pub async fn handle(
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
     let known = context.broker.store.topics();
+    if let Some(cursor) = &request.cursor {
+        let asked = |name: &kaas_protocol::KString| request.topics.iter().any(|topic| topic.name == *name);
+        if cursor.partition_index < 0 || !(request.topics.is_empty() || asked(&cursor.topic_name)) {
+            return refused(&request);
+        }
+    }
     let mut names: BTreeSet<&str> = request.topics.iter().map(|topic| topic.name.as_str()).collect();
     if names.is_empty() {
         names = known.iter().map(|topic| &*topic.name).collect();
@@ -60,6 +66,16 @@ fn next(topic: &str, partition: u32) -> DescribeTopicPartitionsResponseCursor {
         topic_name: topic.into(),
         partition_index: i32::try_from(partition).unwrap_or(i32::MAX),
     }
+}
+
+/// The answer to a cursor that points to nothing that was asked for.
+fn refused(request: &DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse {
+    let topics = request.topics.iter().map(|topic| DescribeTopicPartitionsResponseTopic {
+        error_code: ErrorCode::INVALID_REQUEST,
+        name: Some(topic.name.clone()),
+        ..DescribeTopicPartitionsResponseTopic::default()
+    });
+    DescribeTopicPartitionsResponse { topics: topics.collect(), ..DescribeTopicPartitionsResponse::default() }
 }
 
 fn missing(name: &str) -> DescribeTopicPartitionsResponseTopic {

@@ -16,8 +16,7 @@ pub async fn handle(context: Context, request: InitProducerIdRequest) -> InitPro
         return failed(ErrorCode::INVALID_REQUEST);
     }
     // Both or neither: a producer that goes on says who it was (KIP-360).
-    let goes_on = (request.producer_id, request.producer_epoch);
-    if goes_on != (-1, -1) && (goes_on.0 < 0 || goes_on.1 < 0) {
+    if (request.producer_id == -1) != (request.producer_epoch == -1) {
         return failed(ErrorCode::INVALID_REQUEST);
     }
     let ids = &context.broker.producer_ids;

@@ -37,6 +37,32 @@ const AT_ONCE: &str = "a topic that is created on demand is there at once";
 const TWICE: &str = "each of two entries for one partition is answered; Kafka keeps one";
 
 const RULES: &[Rule] = &[
+    rule("topics-create-names", "'__", "", INTERNAL),
+    rule("", "", "(min.insync.replicas)", INSYNC),
+    rule("configs", "message.timestamp.difference.max.ms", "", OLD_CONFIGS),
+    rule("configs", "message.format.version", "", OLD_CONFIGS),
+    rule("configs", "message.downconversion.enable", "", OLD_CONFIGS),
+    rule("configs", "log.flush.interval.messages", "", SYNCED),
+    rule(
+        "configs",
+        "unknown broker config",
+        "",
+        "broker configs that kaas does not have are refused, not ignored",
+    ),
+    rule(
+        "configs-broker",
+        "log.retention.ms='-2'",
+        "",
+        "dynamic broker configs are checked like static ones",
+    ),
+    rule(
+        "configs-broker",
+        "log.flush.interval.ms='-1'",
+        "",
+        "dynamic broker configs are checked like static ones",
+    ),
+    rule("configs-broker", "producer.id.expiration.ms", "", "read at the start"),
+    rule("configs-list", "kinds []", "", KINDS),
     rule("configs-describe-broker", "", "", OWN_CONFIGS),
     rule("configs-describe-errors", "type 4 name '01'", "", OWN_CONFIGS),
     rule("configs-describe-errors", "type 8", "", KINDS),
@@ -110,7 +136,9 @@ const RULES: &[Rule] = &[
         "(min.insync.replicas) config_source",
         "Kafka sets min.insync.replicas for the cluster when it is formatted",
     ),
-    rule("fetch-limits", "", "", "a fetch never ends inside a batch; negative limits are 0 and no exception"),
+    rule("fetch-limits", "", "records", "a fetch never ends inside a batch"),
+    rule("fetch-limits", "partition -1", "", EXCEPTION),
+    rule("fetch-limits", "all -1", "", EXCEPTION),
     rule("fetch-errors", "isolation", "", "unknown isolation levels read uncommitted"),
     rule("fetch-errors", "replica", "", "there are no followers: whoever asks is a consumer"),
     rule("fetch-errors", "twice", "", TWICE),

@@ -56,6 +56,8 @@ pub fn difference(ours: &str, theirs: &str) -> Vec<Line> {
             j += 1;
         }
     }
+    // A structure that only one has shows by its fields.
+    out.retain(|line: &Line| !line.text.ends_with('{'));
     out
 }
 
