@@ -93,7 +93,7 @@ impl Hook for Unlucky {
                 Verdict::Crash
             };
         }
-        let is_log = path.extension().is_some_and(|extension| extension == "log");
+        let is_log = path.extension().is_some_and(|extension| extension == "log" || extension == "jsonl");
         if self.full_one_in > 0 && point == Point::Write && is_log && random.one_in(self.full_one_in) {
             return Verdict::Short { bytes: random.below(400) as usize, class: ErrorClass::NoSpace };
         }
