@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kaas_fault_injection::stepping::{Stepper, Turnstile};
 use parking_lot::Mutex;
 use support::Volume;
-use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_seeds};
+use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_seeds, verify};
 
 /// Whose turn it is, step by step: runs of one actor, of random lengths.
 fn choices(random: &mut Random) -> Vec<u8> {
@@ -62,6 +62,7 @@ fn run(seed: u64) -> Vec<String> {
         }
     }
     let mut history = Arc::into_inner(history).unwrap().into_inner();
+    verify(&volume, &mut history);
     match volume.open_at(epochs.load(Ordering::SeqCst)) {
         Ok(log) => check(&log, &mut history),
         Err(error) => history.problems.push(format!("the last open failed: {error}")),

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use kaas_fault_injection::power::Volatile;
 use parking_lot::Mutex;
 use support::Volume;
-use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_seeds};
+use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_seeds, verify};
 
 /// One run; what went wrong in it.
 fn run(seed: u64) -> Vec<String> {
@@ -43,7 +43,9 @@ fn run(seed: u64) -> Vec<String> {
     // Twice: what is read after the first time must be there after the second.
     for _ in 0..2 {
         let epoch = epochs.fetch_add(1, Ordering::SeqCst);
-        match volume.seen_through(Arc::new(disk.clone())).open_at(epoch) {
+        let volume = volume.seen_through(Arc::new(disk.clone()));
+        verify(&volume, &mut history);
+        match volume.open_at(epoch) {
             Ok(log) => check(&log, &mut history),
             Err(error) => history.problems.push(format!("open at epoch {epoch} failed: {error}")),
         }

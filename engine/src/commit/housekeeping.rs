@@ -314,9 +314,9 @@ impl Partition {
             self.still_leading()?;
             self.committed(writer.end);
         }
-        if writer.active.as_ref().is_some_and(|active| active.position() == 0) {
-            // Empty: nothing refers to it, and the next leader clears it away.
-            writer.active = None;
+        if let Some(active) = writer.active.take_if(|active| active.position() == 0) {
+            // Empty, but for what a failed write may have left: nothing refers to it.
+            writer.garbage.extend(SegmentFile::ALL.into_iter().map(|file| active.segment.path(file)));
             let mut segments = self.segments.write();
             *segments = Arc::new(segments.iter().filter(|segment| segment.bytes() > 0).cloned().collect());
         }
@@ -324,7 +324,10 @@ impl Partition {
         if writer.manifest.released && writer.unsealed.is_empty() {
             return Ok(());
         }
-        self.seal(writer, true)
+        self.seal(writer, true)?;
+        // What cannot be removed now is garbage to the next leader too.
+        let _ = self.remove_garbage(writer);
+        Ok(())
     }
 
     /// Closes every file.

@@ -94,10 +94,10 @@ kinds! {
         "What a crash left of a last write. It was never acknowledged, unless the volume has lost synced bytes."
         "Nothing: the next leader begins a new segment in front of it.";
     SegmentBehindRelease Warning
-        "Its leader had closed the partition; the records in this segment do not count."
-        "Tell the maintainers, with the directory's listing and manifest.";
+        "The records in this segment do not count: its leader had said so, as when a write found the volume full."
+        "Nothing, if the volume was full then: the next leader removes it. Else tell the maintainers.";
     DeadBytes Info
-        "A deposed leader's bytes behind what counts; never served."
+        "Bytes behind what counts, of a deposed leader or of a write that failed; never served."
         "Nothing: they go with the segment.";
     DeadSegment Info
         "No later leader needs it: a crash left it, or a deposed leader wrote it."

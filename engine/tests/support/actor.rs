@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use kaas_engine::completion::{Abandoned, Ticket};
 use kaas_engine::types::Offset;
+use kaas_engine::verify::{Expected, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, EngineError, LogConfig};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Verdict};
 use kaas_fault_injection::stepping::Stepper;
@@ -324,6 +325,15 @@ pub fn check(log: &Log, history: &mut History) {
             history.problems.push(format!("{value} was at offset {offset}; now {found:?} is"));
         }
     }
+}
+
+/// What `kaas-engine verify` has to say about a volume that nobody leads at the moment: torn writes and litter at most.
+pub fn verify(volume: &Volume, history: &mut History) {
+    let options = Options { now: super::START, second_look_after: Duration::ZERO, ..Options::default() };
+    let expected = Expected::default();
+    let report = verify_partition(&*volume.substrate, &volume.dir, &expected, &options, &Progress::default());
+    let findings = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
+    history.problems.extend(findings.map(|finding| format!("{finding:?}")));
 }
 
 fn setting(name: &str) -> Option<u64> {
