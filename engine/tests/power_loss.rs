@@ -56,5 +56,5 @@ fn run(seed: u64) -> Vec<String> {
 
 #[test]
 fn whatever_survives_a_loss_of_power_what_was_seen_stays() {
-    try_seeds(1500, run);
+    try_seeds(600, run);
 }
