@@ -561,6 +561,8 @@ pub fn commit_simple(side: &mut Side) {
     describe(side, &group);
     side.every(|_, _| ListGroupsRequest::default());
     fetch_all(side, &group);
+    // So that another run begins without it.
+    side.call(2, &DeleteGroupsRequest { groups_names: vec!["".into()] });
     side.note("to a group that does not exist");
     for version in side.versions::<OffsetCommitRequest>() {
         let new = side.name(&format!("new{version}"));

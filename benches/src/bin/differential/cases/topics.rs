@@ -105,7 +105,9 @@ pub fn names(side: &mut Side) {
         "__transaction_state",
         "__share_group_state",
     ];
-    for (index, name) in bad.iter().enumerate() {
+    let dots = format!("...{}", side.name(""));
+    let bad = bad.iter().map(|name| if *name == "..." { dots.as_str() } else { name });
+    for (index, name) in bad.enumerate() {
         side.note(format!("name {index} '{}'", name.chars().take(20).collect::<String>()));
         if name.starts_with("__") {
             side.call(version, &create_request(vec![topic(name, 1, 1)], true));
