@@ -120,7 +120,7 @@ fn describe_request(
 
 /// Dynamic configs take a moment to be seen.
 fn settle() {
-    std::thread::sleep(std::time::Duration::from_millis(60));
+    std::thread::sleep(std::time::Duration::from_millis(150));
 }
 
 /// Every value set on a topic, and how it reads back.
@@ -452,7 +452,7 @@ pub fn broker(side: &mut Side) {
                 side.note(format!("{config}='{value}' of '{broker}'"));
                 let request = incremental_request(BROKER, broker, &[(config, 0, Some(value))], false);
                 side.call(1, &request);
-                std::thread::sleep(std::time::Duration::from_millis(120));
+                std::thread::sleep(std::time::Duration::from_millis(250));
                 side.note(format!("{config}='{value}' of '{broker}' read back"));
                 let resources = vec![
                     described(BROKER, "1", Some(&[config])),
@@ -465,7 +465,7 @@ pub fn broker(side: &mut Side) {
                 side.note(format!("{config} of '{broker}' deleted"));
                 side.call(1, &incremental_request(BROKER, broker, &[(config, 1, None)], false));
             }
-            std::thread::sleep(std::time::Duration::from_millis(120));
+            std::thread::sleep(std::time::Duration::from_millis(250));
         }
     }
 }
