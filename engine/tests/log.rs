@@ -530,3 +530,39 @@ fn a_batch_that_is_damaged_is_refused_and_changes_nothing() {
     assert_eq!(log.partition.status().log_end, Offset(0));
     assert_eq!(log.append(&["b"]).unwrap().base_offset, Offset(0));
 }
+
+#[test]
+fn threads_that_wait_commit_for_each_other() {
+    each_volume(|volume| {
+        let log = volume.open();
+        std::thread::scope(|scope| {
+            for producer in 0..8 {
+                let log = &log;
+                scope.spawn(move || {
+                    for n in 0..50 {
+                        let value = format!("{producer}-{n}");
+                        log.append_batch(&producer_batch(producer, 0, n, &[&value])).unwrap();
+                        if n % 10 == 0 {
+                            let ticket = log
+                                .partition
+                                .append(&batch(&["ticket"]), kaas_engine::AppendOptions::default());
+                            ticket.unwrap().wait().unwrap().unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        let values = log.values();
+        assert_eq!(values.len(), 8 * 55);
+        for producer in 0..8 {
+            let own: Vec<_> =
+                values.iter().filter(|value| value.starts_with(&format!("{producer}-"))).collect();
+            assert_eq!(
+                own,
+                (0..50).map(|n| format!("{producer}-{n}")).collect::<Vec<_>>().iter().collect::<Vec<_>>()
+            );
+        }
+        log.close();
+        assert_eq!(volume.open().values(), values);
+    });
+}

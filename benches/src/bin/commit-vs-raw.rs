@@ -152,7 +152,7 @@ fn engine_round(substrate: &Arc<dyn Substrate>, round: usize, batch: &Bytes, opt
         let partition = Arc::clone(&partitions[partition]);
         let batch = batch.clone();
         Box::new(move || {
-            partition.append(&batch, AppendOptions::default()).unwrap().wait().unwrap().unwrap();
+            partition.append_and_wait(&batch, AppendOptions::default()).unwrap();
         })
     });
     for (number, partition) in partitions.iter().enumerate() {

@@ -1,6 +1,6 @@
 //! The commit cycle: write, sync, fence, advance, tell. The rule of the house in code.
 //!
-//! One worker a partition runs as a job of the I/O pool as long as there is work. A cycle takes what is staged,
+//! One worker a partition runs as long as there is work: a job of the I/O pool, or a thread that waits for its append. A cycle takes what is staged,
 //! writes it with one gathered write and syncs it. Then the fence is read: by the worker itself where that costs
 //! nothing or nothing else is waiting, else by a second job, so that the next cycle's write and sync run
 //! meanwhile. One fence read serves every cycle that was synced before it began.
@@ -51,9 +51,23 @@ impl Drop for WorkerGuard<'_> {
 impl Partition {
     /// The worker: runs until nothing is left to do.
     pub(crate) fn work(self: &Arc<Self>, writer: Box<Writer>) {
+        self.work_until(writer, || false);
+    }
+
+    /// The worker on a thread that has better things to do once `enough`: what is left then goes to the I/O pool.
+    pub(crate) fn work_until(self: &Arc<Self>, writer: Box<Writer>, enough: impl Fn() -> bool) {
         let mut guard = WorkerGuard(self, false);
         let mut writer = writer;
         loop {
+            if enough() {
+                let mut core = self.core.lock();
+                if core.is_leading() {
+                    core.worker_active = false;
+                    core.writer = Some(writer);
+                    self.kick(&mut core);
+                    break;
+                }
+            }
             let work;
             (work, writer) = match self.next_work(writer) {
                 (Work::Idle, _) => break,

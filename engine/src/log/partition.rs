@@ -215,11 +215,7 @@ impl Partition {
 
     /// Starts the worker if there is work and none is running. Called with the lock held.
     pub(crate) fn kick(self: &Arc<Self>, core: &mut Core) {
-        if core.worker_active || (core.staged.is_empty() && core.requests.is_empty()) {
-            return;
-        }
-        let Some(writer) = core.writer.take() else { return };
-        core.worker_active = true;
+        let Some(writer) = core.take_work() else { return };
         let partition = Arc::clone(self);
         if self.shared.io.schedule(move || partition.work(writer)).is_err() {
             // The pool is closed: the engine is being dropped, and nobody can be served any more.
@@ -285,6 +281,18 @@ pub(crate) struct CallGuard<'a>(&'a AtomicU64);
 impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
         self.0.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Core {
+    /// The files for whoever becomes the worker now; `None` if there is one, or nothing to do.
+    pub(crate) fn take_work(&mut self) -> Option<Box<Writer>> {
+        if self.worker_active || (self.staged.is_empty() && self.requests.is_empty()) {
+            return None;
+        }
+        let writer = self.writer.take()?;
+        self.worker_active = true;
+        Some(writer)
     }
 }
 

@@ -125,7 +125,7 @@ impl Log {
     }
 
     pub fn append_batch(&self, batch: &Bytes) -> Result<Appended, AppendError> {
-        self.partition.append(batch, AppendOptions::default())?.wait().unwrap()
+        self.partition.append_and_wait(batch, AppendOptions::default())
     }
 
     pub fn read(&self, from: i64) -> Result<FetchedRecords, ReadError> {
