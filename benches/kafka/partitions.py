@@ -81,7 +81,8 @@ def written_at_once(bootstrap, topic, partitions, records, record_bytes):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kaas", required=True, help="the kaas binary (release build)")
-    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--partitions", type=int, default=8_000,
+                        help="an open one takes two file descriptors of the limit (ulimit -Hn)")
     parser.add_argument("--idle-seconds", type=float, default=20)
     parser.add_argument("--records", type=int, default=200_000, help="records of 1 KiB for the 100 partitions")
     parser.add_argument("--data-root", default=None, help="folder on the disk to measure")
