@@ -20,6 +20,7 @@ mod record;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use kaas_substrate::{EntryKind, ErrorClass, RecordFile, Substrate};
 use parking_lot::Mutex;
@@ -30,6 +31,12 @@ use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, highest, records};
 pub use self::record::{Damage, FenceRecord};
 use crate::types::Epoch;
+
+/// How often a damaged fence is looked at before it is called so.
+const LOOKS_MAX: u32 = 5;
+
+/// Time between those looks; a record is written in much less.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 
 /// Who claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,9 +123,20 @@ impl Leadership {
         if let Some(by) = self.known_deposed() {
             return Standing::Deposed { by };
         }
-        match self.read_records() {
-            Ok([own, next]) => self.judge(own, next),
-            Err(error) => Standing::Unknown(error.into()),
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            let standing = match self.read_records() {
+                Ok([own, next]) => self.judge(own, next),
+                Err(error) => Standing::Unknown(error.into()),
+            };
+            match standing {
+                // A record that somebody is writing at this moment may read half written.
+                Standing::Unknown(FenceError::Damaged { .. }) if looks < LOOKS_MAX => {
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+                standing => return standing,
+            }
         }
     }
 
