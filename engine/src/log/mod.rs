@@ -8,7 +8,7 @@ pub(crate) mod partition;
 mod query;
 mod reader;
 mod rebuild;
-mod recovery;
+pub(crate) mod recovery;
 pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod status;

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use bytes::Bytes;
 use kaas_substrate::{File, OpenMode};
 
 use super::Context;
@@ -12,14 +11,12 @@ use super::indexes::IndexCheck;
 use super::producers::{Expiry, Replay};
 use super::view::log_path;
 use super::walk::{Step, Walk, Wanted};
-use crate::batch::{BatchHeader, EndMarker, Marker, read_marker};
+use crate::batch::{BatchHeader, Marker};
 use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
+use crate::log::recovery::marker;
 use crate::manifest::{Checkpoint, IndexLengths, SegmentEntry};
 use crate::types::{Offset, Timestamp};
-
-/// Largest control batch that is looked into; the same as recovery's.
-const MARKER_BATCH_BYTES_MAX: usize = 64 << 10;
 
 /// After so many findings the rest of a segment is left alone.
 const FINDINGS_PER_SEGMENT_MAX: usize = 1000;
@@ -295,7 +292,7 @@ impl SegmentCheck<'_> {
         self.counts.batches += 1;
         self.counts.bytes += header.batch_bytes as u64;
         self.counts.records += u64::try_from(header.record_count).unwrap_or(0);
-        let marker = read_marker_at(file, position, header)?;
+        let marker = marker(file, position, header)?;
         let ended = self.replay.batch(header, marker);
         if let Some(indexes) = indexes {
             indexes.batch(position, header, self.findings);
@@ -445,19 +442,4 @@ impl SegmentCheck<'_> {
             self.findings.push(Finding::new(Kind::CheckpointWrong, self.dir, problem));
         }
     }
-}
-
-/// What a control batch says; its CRC has been checked.
-fn read_marker_at(
-    file: &dyn File,
-    position: u64,
-    header: &BatchHeader,
-) -> Result<Option<EndMarker>, kaas_substrate::Error> {
-    if !header.is_control() || header.batch_bytes > MARKER_BATCH_BYTES_MAX {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; header.batch_bytes];
-    let read = file.read_at(&mut bytes, position)?;
-    bytes.truncate(read);
-    Ok(read_marker(&Bytes::from(bytes)).ok().flatten())
 }
