@@ -1,11 +1,11 @@
 //! An engine: what the partitions of one root share.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use kaas_substrate::Substrate;
 
 use crate::clock::Clock;
+use crate::driver::{Driver, Time};
 use crate::error::EngineError;
 use crate::io::IoPool;
 use crate::log::open::{OpenPartition, open};
@@ -33,13 +33,13 @@ pub(crate) struct Shared {
     pub(crate) open_segments: OpenSegments,
     pub(crate) tail_budget: Arc<TailBudget>,
     pub(crate) reserve: Arc<Reserve>,
-    started: Instant,
+    pub(crate) time: Time,
 }
 
 impl Shared {
-    /// Milliseconds since the engine was opened; monotonic.
+    /// Milliseconds of the engine's own time; monotonic.
     pub(crate) fn elapsed_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.time.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -54,18 +54,42 @@ impl Engine {
         settings: EngineSettings,
         clock: Arc<dyn Clock>,
     ) -> std::io::Result<Self> {
+        let (io, timer) = (IoPool::new(settings.io.clone())?, Timer::new()?);
+        Ok(Self::assemble(substrate, settings, clock, Time::system(), io, timer))
+    }
+
+    /// An engine without threads: `driver` runs its jobs and is its monotonic time. For simulations.
+    pub fn driven(
+        substrate: Arc<dyn Substrate>,
+        settings: EngineSettings,
+        clock: Arc<dyn Clock>,
+        driver: &Arc<dyn Driver>,
+    ) -> Self {
+        let time = Time::Driven(Arc::clone(driver));
+        let (io, timer) = (IoPool::driven(driver), Timer::driven(driver));
+        Self::assemble(substrate, settings, clock, time, io, timer)
+    }
+
+    fn assemble(
+        substrate: Arc<dyn Substrate>,
+        settings: EngineSettings,
+        clock: Arc<dyn Clock>,
+        time: Time,
+        io: IoPool,
+        timer: Timer,
+    ) -> Self {
         let shared = Shared {
-            io: IoPool::new(settings.io.clone())?,
-            timer: Timer::new()?,
+            io,
+            timer,
             open_segments: OpenSegments::new(settings.open_segments_max),
             tail_budget: Arc::default(),
-            reserve: Arc::new(Reserve::new(Arc::clone(&substrate))),
-            started: Instant::now(),
+            reserve: Arc::new(Reserve::timed(Arc::clone(&substrate), time.clone())),
+            time,
             substrate,
             settings,
             clock,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Self { shared: Arc::new(shared) }
     }
 
     /// The threads that blocking calls belong on.

@@ -15,12 +15,14 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::completion::{self, Ticket};
+use crate::driver::{Driver, Job, Time};
 
 /// Bounds of an [`IoPool`].
 #[derive(Debug, Clone)]
@@ -50,18 +52,24 @@ pub struct Saturated {
 }
 
 /// What a pool is doing; for metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IoPoolStatus {
     pub threads: usize,
     pub idle_threads: usize,
     pub queued: usize,
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
 /// A bounded pool of threads for blocking calls. Dropping it lets the queued jobs run and the threads leave.
+///
+/// In a simulation it has no threads: see [`Driver`].
 pub struct IoPool {
-    shared: Arc<Shared>,
+    workers: Workers,
+    time: Time,
+}
+
+enum Workers {
+    Threads(Arc<Shared>),
+    Driven { driver: Arc<dyn Driver>, closed: AtomicBool },
 }
 
 struct Shared {
@@ -95,12 +103,22 @@ impl IoPool {
             left: Condvar::new(),
         });
         Shared::start_thread(&shared)?;
-        Ok(Self { shared })
+        Ok(Self { workers: Workers::Threads(shared), time: Time::system() })
+    }
+
+    /// A pool without threads, whose jobs `driver` runs. Its queue is the driver's, and has no bound.
+    pub fn driven(driver: &Arc<dyn Driver>) -> Self {
+        let workers = Workers::Driven { driver: Arc::clone(driver), closed: AtomicBool::new(false) };
+        Self { workers, time: Time::Driven(Arc::clone(driver)) }
     }
 
     /// Queues `job`; refuses when `max_queued` jobs wait already. Never blocks.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Saturated> {
-        self.push(Box::new(job), self.shared.settings.max_queued)
+        let max_queued = match &self.workers {
+            Workers::Threads(shared) => shared.settings.max_queued,
+            Workers::Driven { .. } => usize::MAX,
+        };
+        self.push(Box::new(job), max_queued)
     }
 
     /// As [`IoPool::submit`], with a ticket for the job's result.
@@ -120,32 +138,70 @@ impl IoPool {
         self.push(Box::new(job), usize::MAX)
     }
 
-    /// Threads and queue at this moment.
+    /// Threads and queue at this moment; zeros for a pool without threads.
     pub fn status(&self) -> IoPoolStatus {
-        let state = self.shared.state.lock();
+        let Workers::Threads(shared) = &self.workers else { return IoPoolStatus::default() };
+        let state = shared.state.lock();
         IoPoolStatus { threads: state.threads, idle_threads: state.idle, queued: state.queue.len() }
     }
 
     /// Takes no more jobs, runs the queued ones, and returns when the last thread has left. Blocks; not to be
-    /// called from a job of this pool.
+    /// called from a job of this pool. A pool without threads only takes no more jobs.
     pub fn close(&self) {
-        let mut state = self.shared.state.lock();
+        let shared = match &self.workers {
+            Workers::Threads(shared) => shared,
+            Workers::Driven { closed, .. } => return closed.store(true, Ordering::Release),
+        };
+        let mut state = shared.state.lock();
         state.closed = true;
-        self.shared.work.notify_all();
+        shared.work.notify_all();
         while state.threads > 0 {
-            self.shared.left.wait(&mut state);
+            shared.left.wait(&mut state);
         }
     }
 
+    /// The time that the pool's jobs live in.
+    pub(crate) fn time(&self) -> &Time {
+        &self.time
+    }
+
     fn push(&self, job: Job, max_queued: usize) -> Result<(), Saturated> {
+        match &self.workers {
+            Workers::Threads(shared) => Shared::push(shared, job, max_queued),
+            Workers::Driven { closed, .. } if closed.load(Ordering::Acquire) => Err(Saturated { queued: 0 }),
+            Workers::Driven { driver, .. } => {
+                driver.run(job);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Drop for IoPool {
+    fn drop(&mut self) {
+        if let Workers::Threads(shared) = &self.workers {
+            shared.state.lock().closed = true;
+            shared.work.notify_all();
+        }
+    }
+}
+
+impl fmt::Debug for IoPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoPool").field("status", &self.status()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn push(shared: &Arc<Self>, job: Job, max_queued: usize) -> Result<(), Saturated> {
         let start = {
-            let mut state = self.shared.state.lock();
+            let mut state = shared.state.lock();
             if state.closed || state.queue.len() >= max_queued {
                 return Err(Saturated { queued: state.queue.len() });
             }
             state.queue.push_back(job);
             let unserved = state.queue.len() > state.idle + state.starting;
-            let start = unserved && state.threads < self.shared.settings.max_threads;
+            let start = unserved && state.threads < shared.settings.max_threads;
             if start {
                 state.threads += 1;
                 state.starting += 1;
@@ -153,34 +209,16 @@ impl IoPool {
             start
         };
         if start {
-            if let Err(error) = Shared::start_thread(&self.shared) {
+            if let Err(error) = Self::start_thread(shared) {
                 // The job stays queued; the threads that exist will come to it.
-                tracing::warn!(pool = self.shared.settings.name, %error, "cannot start another I/O thread");
+                tracing::warn!(pool = shared.settings.name, %error, "cannot start another I/O thread");
             }
         } else {
-            self.shared.work.notify_one();
+            shared.work.notify_one();
         }
         Ok(())
     }
-}
 
-impl Drop for IoPool {
-    fn drop(&mut self) {
-        self.shared.state.lock().closed = true;
-        self.shared.work.notify_all();
-    }
-}
-
-impl fmt::Debug for IoPool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IoPool")
-            .field("name", &self.shared.settings.name)
-            .field("status", &self.status())
-            .finish()
-    }
-}
-
-impl Shared {
     /// Starts a thread that `threads` and `starting` count already; takes the counts back if that fails.
     fn start_thread(shared: &Arc<Self>) -> io::Result<()> {
         let number = {

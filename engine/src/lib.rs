@@ -86,6 +86,7 @@ pub mod batch;
 mod clock;
 mod commit;
 pub mod completion;
+mod driver;
 pub mod dump;
 mod engine;
 mod error;
@@ -105,6 +106,7 @@ pub mod verify;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use commit::{AppendOutcome, Appended};
+pub use driver::{Driver, Job};
 pub use engine::Engine;
 pub use error::{AppendError, EngineError, ReadError};
 pub use log::{

@@ -10,10 +10,11 @@ use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kaas_substrate::{ErrorClass, OpenMode, Substrate};
 
+use crate::driver::Time;
 use crate::error::EngineError;
 use crate::journal;
 use crate::leadership::ClaimError;
@@ -72,6 +73,7 @@ impl MayBeNoSpace for EngineError {
 #[derive(Debug)]
 pub struct Reserve {
     substrate: Arc<dyn Substrate>,
+    time: Time,
     /// True from when it was given up, or could not be put aside, until it is there.
     lent: AtomicBool,
     /// A thread changes the file.
@@ -81,7 +83,11 @@ pub struct Reserve {
 impl Reserve {
     /// The reserve of `substrate`. Touches nothing; a volume without one gets it with [`Reserve::replenish`].
     pub fn new(substrate: Arc<dyn Substrate>) -> Self {
-        Self { substrate, lent: AtomicBool::new(false), changing: AtomicBool::new(false) }
+        Self::timed(substrate, Time::system())
+    }
+
+    pub(crate) fn timed(substrate: Arc<dyn Substrate>, time: Time) -> Self {
+        Self { substrate, time, lent: AtomicBool::new(false), changing: AtomicBool::new(false) }
     }
 
     /// Whether the space is used, or may be, by what had to be written on the full volume. Answers from memory.
@@ -100,12 +106,12 @@ impl Reserve {
     /// Frees the reserve. True if it is worth trying again: there was one, or another thread has just freed it.
     pub fn lend(&self) -> bool {
         let path = Path::new(RESERVE_FILE);
-        let deadline = Instant::now() + WAIT;
+        let deadline = self.time.elapsed() + WAIT;
         let _alone = loop {
             match Alone::enter(&self.changing) {
                 Some(alone) => break alone,
-                None if Instant::now() > deadline => return self.is_lent(),
-                None => std::thread::sleep(Duration::from_millis(1)),
+                None if self.time.elapsed() > deadline => return self.is_lent(),
+                None => self.time.sleep(Duration::from_millis(1)),
             }
         };
         let freed = self.substrate.open(path, OpenMode::Write).and_then(|file| {

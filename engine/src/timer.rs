@@ -8,18 +8,19 @@ use std::collections::BinaryHeap;
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-type Job = Box<dyn FnOnce() + Send>;
+use crate::driver::{Driver, Job};
 
 /// Runs jobs at given times until it is dropped; jobs pending then do not run.
-pub(crate) struct Timer {
-    shared: Arc<Shared>,
+pub(crate) enum Timer {
+    Thread(Arc<Shared>),
+    Driven(Arc<dyn Driver>),
 }
 
-struct Shared {
+pub(crate) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -43,32 +44,45 @@ impl Timer {
         let shared = Arc::new(Shared { state: Mutex::new(State::default()), changed: Condvar::new() });
         let worker = Arc::clone(&shared);
         thread::Builder::new().name("kaas-timer".into()).spawn(move || worker.serve())?;
-        Ok(Self { shared })
+        Ok(Self::Thread(shared))
     }
 
-    /// Runs `job` at `at`, or at once if that has passed.
-    pub(crate) fn at(&self, at: Instant, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock();
-        state.sequence += 1;
-        let sequence = state.sequence;
-        state.pending.push(Reverse(Pending { at, sequence, job: Box::new(job) }));
-        self.shared.changed.notify_one();
+    /// A timer whose jobs `driver` runs.
+    pub(crate) fn driven(driver: &Arc<dyn Driver>) -> Self {
+        Self::Driven(Arc::clone(driver))
+    }
+
+    /// Runs `job` when `delay` has passed.
+    pub(crate) fn after(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
+        match self {
+            Self::Thread(shared) => shared.at(Instant::now() + delay, Box::new(job)),
+            Self::Driven(driver) => driver.run_at(driver.elapsed().saturating_add(delay), Box::new(job)),
+        }
     }
 }
 
 impl Drop for Timer {
     fn drop(&mut self) {
+        let Self::Thread(shared) = self else { return };
         let pending = {
-            let mut state = self.shared.state.lock();
+            let mut state = shared.state.lock();
             state.closed = true;
             std::mem::take(&mut state.pending)
         };
-        self.shared.changed.notify_one();
+        shared.changed.notify_one();
         drop(pending);
     }
 }
 
 impl Shared {
+    fn at(&self, at: Instant, job: Job) {
+        let mut state = self.state.lock();
+        state.sequence += 1;
+        let sequence = state.sequence;
+        state.pending.push(Reverse(Pending { at, sequence, job }));
+        self.changed.notify_one();
+    }
+
     fn serve(&self) {
         while let Some(job) = self.next_due() {
             job();
@@ -97,7 +111,11 @@ impl Shared {
 
 impl fmt::Debug for Timer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timer").field("pending", &self.shared.state.lock().pending.len()).finish()
+        let mut debug = f.debug_struct("Timer");
+        if let Self::Thread(shared) = self {
+            debug.field("pending", &shared.state.lock().pending.len());
+        }
+        debug.finish()
     }
 }
 
@@ -123,19 +141,16 @@ impl Ord for Pending {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
-
     use super::*;
+    use std::sync::mpsc;
 
     #[test]
     fn jobs_run_in_the_order_of_their_times() {
         let timer = Timer::new().unwrap();
         let (sender, receiver) = mpsc::channel();
-        let start = Instant::now();
         for (delay_ms, name) in [(60, "late"), (0, "now"), (30, "soon")] {
             let sender = sender.clone();
-            timer.at(start + Duration::from_millis(delay_ms), move || sender.send(name).unwrap());
+            timer.after(Duration::from_millis(delay_ms), move || sender.send(name).unwrap());
         }
         let order: Vec<_> = (0..3).map(|_| receiver.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
         assert_eq!(order, ["now", "soon", "late"]);
@@ -145,7 +160,7 @@ mod tests {
     fn a_dropped_timer_forgets_its_jobs() {
         let (sender, receiver) = mpsc::channel::<()>();
         let timer = Timer::new().unwrap();
-        timer.at(Instant::now() + Duration::from_secs(3600), move || sender.send(()).unwrap());
+        timer.after(Duration::from_secs(3600), move || sender.send(()).unwrap());
         drop(timer);
         assert!(receiver.recv_timeout(Duration::from_secs(10)).is_err());
     }

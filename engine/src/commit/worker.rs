@@ -6,7 +6,7 @@
 //! meanwhile. One fence read serves every cycle that was synced before it began.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kaas_substrate::{ErrorClass, Kind, Operation};
 
@@ -253,7 +253,7 @@ impl Partition {
         // One is enough, whatever the number of cycles: it looks again when it is due.
         if config.flush_ms < i64::MAX && !std::mem::replace(&mut writer.flush_armed, true) {
             let partition = Arc::downgrade(self);
-            self.shared.timer.at(Instant::now() + Duration::from_millis(flush_ms - waited_ms), move || {
+            self.shared.timer.after(Duration::from_millis(flush_ms - waited_ms), move || {
                 let Some(partition) = partition.upgrade() else { return };
                 let mut core = partition.core.lock();
                 if core.is_leading() {
@@ -390,8 +390,8 @@ impl Partition {
 
     fn ask_again(self: &Arc<Self>) {
         let partition = Arc::downgrade(self);
-        let at = Instant::now() + Duration::from_millis(self.shared.settings.fence_retry_ms.max(1));
-        self.shared.timer.at(at, move || {
+        let delay = Duration::from_millis(self.shared.settings.fence_retry_ms.max(1));
+        self.shared.timer.after(delay, move || {
             let Some(partition) = partition.upgrade() else { return };
             let io = Arc::clone(&partition.shared);
             partition.core.lock().asking_again = false;

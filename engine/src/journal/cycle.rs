@@ -5,8 +5,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kaas_substrate::{ErrorClass, OpenMode};
 
@@ -133,18 +132,19 @@ fn poisoned(error: &dyn std::fmt::Display) -> JournalError {
 
 /// Asks the fence until it answers, or for as long as the settings allow.
 fn still_leading(shared: &Shared) -> Result<(), JournalError> {
-    let deadline = Instant::now() + Duration::from_millis(shared.settings.fence_limit_ms);
+    let time = shared.pool.time();
+    let deadline = time.elapsed() + Duration::from_millis(shared.settings.fence_limit_ms);
     let mut pause_ms = FENCE_PAUSE_MS.0;
     loop {
         match shared.leadership.standing() {
             Standing::Leading => return Ok(()),
             Standing::Deposed { by } => return Err(JournalError::Deposed { by }),
             Standing::Unknown(error) => {
-                if Instant::now() + Duration::from_millis(pause_ms) > deadline {
+                if time.elapsed() + Duration::from_millis(pause_ms) > deadline {
                     return Err(poisoned(&error));
                 }
                 tracing::debug!(dir = %shared.leadership.dir().display(), %error, "the fence does not answer");
-                thread::sleep(Duration::from_millis(pause_ms));
+                time.sleep(Duration::from_millis(pause_ms));
                 pause_ms = (pause_ms * 2).min(FENCE_PAUSE_MS.1);
             }
         }

@@ -139,7 +139,7 @@ impl Journal {
         pool: &Arc<IoPool>,
         settings: JournalSettings,
     ) -> Result<(Self, Replay), OpenError> {
-        let leadership = leadership::claim(substrate, dir, epoch, claimant)?;
+        let leadership = leadership::claim(substrate, dir, epoch, claimant)?.timed(pool.time());
         let found = find(substrate.as_ref(), dir)?;
         let version = FileVersion {
             epoch,

@@ -30,6 +30,7 @@ pub use self::claim::{ClaimError, claim};
 use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, highest, records};
 pub use self::record::{Damage, FenceRecord};
+use crate::driver::Time;
 use crate::types::Epoch;
 
 /// How often a damaged fence is looked at before it is called so.
@@ -86,6 +87,7 @@ pub struct Leadership {
     claimant: Claimant,
     /// Replaced when its handle is found stale.
     fence: Mutex<Arc<dyn RecordFile>>,
+    time: Time,
     /// The epoch that deposed this one; 0 while it is not known to be deposed.
     deposed_by: AtomicU32,
 }
@@ -104,8 +106,14 @@ impl Leadership {
             epoch,
             claimant: claimant.clone(),
             fence: Mutex::new(fence),
+            time: Time::system(),
             deposed_by: AtomicU32::new(Epoch::NONE.get()),
         }
+    }
+
+    /// The same, living in `time`.
+    pub(crate) fn timed(self, time: &Time) -> Self {
+        Self { time: time.clone(), ..self }
     }
 
     /// The epoch that was claimed.
@@ -133,7 +141,7 @@ impl Leadership {
             match standing {
                 // A record that somebody is writing at this moment may read half written.
                 Standing::Unknown(FenceError::Damaged { .. }) if looks < LOOKS_MAX => {
-                    std::thread::sleep(BETWEEN_LOOKS);
+                    self.time.sleep(BETWEEN_LOOKS);
                 }
                 standing => return standing,
             }

@@ -92,7 +92,7 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
     let OpenPartition { dir, identity, epoch, claimant, config } = request;
     let substrate = &shared.substrate;
     check_identity(shared, &dir, &identity)?;
-    let leadership = leadership::claim(substrate, &dir, epoch, &claimant)?;
+    let leadership = leadership::claim(substrate, &dir, epoch, &claimant)?.timed(&shared.time);
     let inherited = match inherit(shared, &dir, epoch, &config) {
         Ok(inherited) => inherited,
         Err(error) => {
@@ -117,8 +117,11 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
     if let Err(error) = partition.leadership.collect_old_claims() {
         tracing::debug!(dir = %partition.dir.display(), %error, "old claims stay for now");
     }
-    if let Some(writer) = &partition.core.lock().writer {
+    // Nobody else has the partition yet, so the writer is at home; the lock is not held while it makes system calls.
+    let writer = partition.core.lock().writer.take();
+    if let Some(writer) = writer {
         writer.remove_replaced();
+        partition.core.lock().writer = Some(writer);
     }
     Ok(partition)
 }
