@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use kaas_control::ControlError;
 use kaas_control::metadata::{BrokerScope, ConfigMap, MetadataStore, TopicsSnapshot};
 use kaas_substrate::{
-    Entry, Error, File, Kind, LockGuard, Memory, OpenMode, Operation, RecordFile, Result, Sharing, Space,
-    Substrate,
+    Adoption, Entry, Error, File, Kind, LockGuard, Memory, OpenMode, Operation, RecordFile, Result, Sharing,
+    Space, Substrate,
 };
 
 use support::{World, names, new_topic};
@@ -65,6 +65,9 @@ impl Substrate for FailOnce {
     }
     fn sharing(&self) -> Sharing {
         self.inner.sharing()
+    }
+    fn adoption(&self) -> Adoption {
+        self.inner.adoption()
     }
     fn root(&self) -> &Path {
         self.inner.root()

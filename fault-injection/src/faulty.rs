@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kaas_substrate::{
-    Entry, Error, ErrorClass, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record, RecordFile,
-    Result, Sharing, Space, Substrate,
+    Adoption, Entry, Error, ErrorClass, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record,
+    RecordFile, Result, Sharing, Space, Substrate,
 };
 use parking_lot::Mutex;
 
@@ -302,6 +302,10 @@ impl Substrate for Faulty {
 
     fn sharing(&self) -> Sharing {
         self.inner.sharing()
+    }
+
+    fn adoption(&self) -> Adoption {
+        self.inner.adoption()
     }
 
     fn root(&self) -> &Path {

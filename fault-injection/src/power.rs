@@ -15,8 +15,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use kaas_substrate::{
-    Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record, RecordFile,
-    Result, Sharing, Space, Substrate,
+    Adoption, Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record,
+    RecordFile, Result, Sharing, Space, Substrate,
 };
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -284,6 +284,10 @@ impl Substrate for Volatile {
         Sharing::OneHost { reason: "the volume lives in the memory of one process" }
     }
 
+    fn adoption(&self) -> Adoption {
+        Adoption::Sync
+    }
+
     fn root(&self) -> &Path {
         Path::new("(volatile)")
     }
@@ -370,7 +374,7 @@ impl Substrate for Volatile {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         let (inode, writable) = match mode {
             OpenMode::Read | OpenMode::ReadUncached => (self.find(Operation::Open, path)?, false),
-            OpenMode::Write => (self.find(Operation::Open, path)?, true),
+            OpenMode::Write | OpenMode::Rewrite => (self.find(Operation::Open, path)?, true),
             OpenMode::CreateNew => (self.create(path, Content::default())?, true),
         };
         Ok(Arc::new(self.handle(inode, path, writable)))

@@ -33,7 +33,7 @@ pub use memory::Memory;
 pub use send::send_file;
 pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
 pub use traits::{
-    Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, Record, RecordFile, Sharing, Space,
-    Substrate,
+    Adoption, Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, Record, RecordFile, Sharing,
+    Space, Substrate,
 };
 pub use trees::{NotRemoved, remove_tree};

@@ -27,6 +27,9 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     /// Whether brokers on several hosts may share the volume.
     fn sharing(&self) -> Sharing;
 
+    /// What makes bytes durable that somebody else wrote and may not have synced.
+    fn adoption(&self) -> Adoption;
+
     /// The root directory for messages to people; a made-up name when there is none.
     fn root(&self) -> &Path;
 
@@ -70,6 +73,8 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     /// Call it *before* reading what is then relied upon: bytes that the kernel holds in memory after a failed
     /// sync of somebody else, and that never reached the volume, may read differently afterwards. On return a
     /// fresh read of these bytes returns what is on stable storage. Bytes behind `length` may be included.
+    ///
+    /// Where [`Substrate::adoption`] says [`Adoption::Rewrite`], it covers only what was written on this host.
     fn make_durable(&self, path: &Path, length: u64) -> Result<()>;
 
     /// Creates a record file of `records` zero records. Exclusive. Relies on P2. Not yet durable on return.
@@ -97,7 +102,8 @@ pub trait File: Send + Sync + fmt::Debug {
 
     /// Writes all `parts`, one behind the other, at `offset`. Not durable on return.
     ///
-    /// On an error any part of the bytes may have been written.
+    /// On an error any part of the bytes may have been written. The error may also be that of an earlier write which
+    /// was not synced (NFS sends later what it has accepted); it is told once.
     fn write_all_at(&self, parts: &[IoSlice<'_>], offset: u64) -> Result<()>;
 
     /// fdatasync: what was written to this file, and its length, is on stable storage on return. Relies on P4.
@@ -148,6 +154,9 @@ pub enum OpenMode {
     ReadUncached,
     /// Reads and writes an existing file of ours.
     Write,
+    /// Writes bytes again, where they are, in a file whose writer may still be alive somewhere: exactly these bytes
+    /// go to the volume, never what a cached page holds beside them. For [`Adoption::Rewrite`].
+    Rewrite,
     /// Creates exclusively (`Exists` if the name is taken), for reading and writing. Relies on P2.
     CreateNew,
 }
@@ -186,6 +195,20 @@ pub enum Sharing {
     OneHost { reason: &'static str },
     /// Several hosts.
     ManyHosts,
+}
+
+/// What makes bytes durable that another process or host wrote, and perhaps never synced.
+///
+/// A leader serves nothing that it inherits before it is durable. Reading it proves nothing: a file server may answer from
+/// its memory what its disk does not have yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Adoption {
+    /// A sync of the file from here: [`Substrate::make_durable`].
+    Sync,
+    /// Only writing them again, through [`OpenMode::Rewrite`], and syncing that: a sync covers what this host wrote,
+    /// and nothing else. Bytes may be written again only if they have been found to count, since whoever wrote them may
+    /// go on writing what follows.
+    Rewrite,
 }
 
 /// Space of a volume in bytes; `None` where the volume does not say (unknown is not full).

@@ -10,8 +10,8 @@ use kaas_control::ControlError;
 use kaas_control::metadata::{Fence, FileStore, FileStoreSettings, NewTopic, PartitionKeeper, Topic};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{
-    Entry, File, Kind, Local, LockGuard, Memory, OpenMode, RecordFile, Result, Sharing, Space, Substrate,
-    write_small,
+    Adoption, Entry, File, Kind, Local, LockGuard, Memory, OpenMode, RecordFile, Result, Sharing, Space,
+    Substrate, write_small,
 };
 use parking_lot::Mutex;
 
@@ -209,6 +209,9 @@ impl Substrate for Recording {
     }
     fn sharing(&self) -> Sharing {
         self.inner.sharing()
+    }
+    fn adoption(&self) -> Adoption {
+        self.inner.adoption()
     }
     fn root(&self) -> &Path {
         self.inner.root()

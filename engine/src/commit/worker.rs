@@ -161,7 +161,11 @@ impl Partition {
         match self.write(writer, &batches, now, config) {
             Ok(()) => {}
             Err(_) if !self.core.lock().is_leading() => return,
-            Err(EngineError::Storage(full)) if full.class == ErrorClass::NoSpace => {
+            // Said of an earlier write, maybe, if there is one that was not synced: a network file system takes bytes
+            // before it has asked for room, and says so once. Then it is a failed sync, which is final.
+            Err(EngineError::Storage(full))
+                if full.class == ErrorClass::NoSpace && writer.unsynced_records == 0 =>
+            {
                 self.leave_or_cut(writer, &batches);
                 self.take_back_cycle(writer, batches, full);
                 return;

@@ -9,6 +9,7 @@ mod query;
 mod reader;
 mod rebuild;
 pub(crate) mod recovery;
+mod rewrite;
 pub(crate) mod scan;
 pub(crate) mod segment;
 pub(crate) mod status;

@@ -150,7 +150,9 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
         _ => {}
     }
     let listing = Listing::read(substrate, dir)?;
-    let recovered = recover(shared, dir, &listing, manifest.as_ref(), config)?;
+    // Where it has to write what it found again, a full volume must not keep it from that.
+    let recover = || recover(shared, dir, &listing, manifest.as_ref(), config);
+    let recovered = shared.reserve.with(recover)?;
     make_durable(shared, dir, &recovered)?;
     Ok(Inherited { manifest, listing, recovered })
 }

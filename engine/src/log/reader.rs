@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kaas_substrate::File;
+use kaas_substrate::{ErrorClass, File};
 
 use super::names::SegmentFile;
 use super::partition::{Partition, SegmentList};
@@ -153,12 +153,24 @@ impl BlockingRead {
             // The log start has passed the offset since.
             return Err(out_of_range(self.request.from, &self.partition.status()));
         }
-        let outcome = self.read_segment(segment, &mut fetched).and_then(|end| {
+        let mut attempt = || {
+            fetched = FetchedRecords::empty(self.status.clone());
+            let end = self.read_segment(segment, &mut fetched)?;
             if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
                 fetched.aborted = self.aborted(&segments, at, end)?;
             }
             Ok(())
-        });
+        };
+        let mut outcome = attempt();
+        // A file server has forgotten the handle. By its name the file is found again, unless it is gone; the last
+        // segment is the leader's own, and its handle the one that it writes through.
+        if let Err(ReadError::Storage(error)) = &outcome
+            && error.class == ErrorClass::Stale
+            && at + 1 < segments.len()
+        {
+            segment.close();
+            outcome = attempt();
+        }
         // Deleted meanwhile.
         if let Err(ReadError::Storage(error)) = &outcome
             && error.is_not_found()

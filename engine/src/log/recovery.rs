@@ -9,6 +9,7 @@ use kaas_substrate::{File, OpenMode, read_small};
 use super::indexes::LogIndexes;
 use super::names::{SegmentFile, SegmentName};
 use super::open::Listing;
+use super::rewrite::Rewriter;
 use super::scan::{BatchScanner, Check, Scanned};
 use super::segment::{Segment, SegmentState, read_index_files, replace_index_files};
 use crate::batch::{BatchHeader, EndMarker, read_marker};
@@ -44,7 +45,8 @@ struct Cursor {
     producers: ProducerStates,
 }
 
-/// Finds what counts in `dir`. Reads uncached and writes only index files, which are derived.
+/// Finds what counts in `dir`. Reads uncached; writes index files, which are derived, and, where only that makes them
+/// durable, the batches that were found to count, as they are (see [`super::rewrite`]).
 pub(crate) fn recover(
     shared: &Shared,
     dir: &Path,
@@ -275,6 +277,7 @@ fn scan_segment(
         }
     };
     let mut scanner = BatchScanner::new(&*file, state.bytes, length, Check::Crc);
+    let mut rewriter = Rewriter::new(&*shared.substrate, &path);
     loop {
         let (position, header) = match scanner.next()? {
             Scanned::Batch { position, header } => (position, header),
@@ -289,6 +292,13 @@ fn scan_segment(
             tracing::info!(segment = %name, dir = %dir.display(), position, "the log ends here: what follows is not in sequence");
             break;
         }
+        if rewriter.is_needed() {
+            let Some(batch) = scanner.verified_batch(position, &header)? else {
+                let reason = format!("the batch at byte {position} changed while it was read");
+                return Err(EngineError::Damaged { path, reason });
+            };
+            rewriter.add(position, batch)?;
+        }
         let marker = marker(&*file, position, &header)?;
         indexes.append(&header, position);
         if let Some(ended) = cursor.producers.replay(&header, marker)
@@ -299,6 +309,7 @@ fn scan_segment(
         state.add(&header);
         cursor.expected = header.next_offset();
     }
+    rewriter.finish()?;
     if state.bytes == 0 {
         return Ok(None);
     }

@@ -3,12 +3,14 @@
 //! Used by recovery (with checksums) and by lookups (headers only). Bytes of a file are never trusted: the walk
 //! ends at the first batch that is short, impossible or damaged, and says why. Runs on I/O threads.
 
+use std::ops::Range;
+
 use kaas_substrate::File;
 
 use crate::batch::{BatchHeader, HEADER_BYTES};
 
-/// Bytes read at once.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes read at once: what a file server gives in one reply.
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Where the CRC's cover begins in a batch: at the attributes.
 const CRC_COVER_START: usize = 21;
@@ -85,12 +87,35 @@ impl<'a> BatchScanner<'a> {
         Ok(Scanned::Batch { position, header })
     }
 
+    /// The bytes of the batch at `position` that [`Self::next`] has just returned, its CRC having been checked: the very
+    /// bytes that were verified, or, of a batch that is larger than the buffer, bytes that are read anew and verified
+    /// anew. `None` if those are not the same batch any more.
+    pub(crate) fn verified_batch(
+        &mut self,
+        position: u64,
+        header: &BatchHeader,
+    ) -> Result<Option<&[u8]>, kaas_substrate::Error> {
+        let range = |skip: usize| -> Range<usize> { skip..skip.saturating_add(header.batch_bytes) };
+        let inside = position.checked_sub(self.buffer_at).and_then(|skip| usize::try_from(skip).ok());
+        if let Some(skip) = inside.filter(|skip| range(*skip).end <= self.buffer.len()) {
+            return Ok(self.buffer.get(range(skip)));
+        }
+        let bytes = self.bytes_at(position, header.batch_bytes)?.get(range(0)).unwrap_or_default();
+        let covered = bytes.get(CRC_COVER_START..).unwrap_or_default();
+        let same = BatchHeader::parse(bytes).is_ok_and(|found| found == *header);
+        Ok((same && crc32c::crc32c(covered) == header.crc).then_some(bytes))
+    }
+
     fn crc_problem(
         &mut self,
         position: u64,
         header: &BatchHeader,
     ) -> Result<Option<String>, kaas_substrate::Error> {
         let end = position + header.batch_bytes as u64;
+        if header.batch_bytes <= self.chunk_bytes {
+            // From its beginning, so that all of it stays in memory for `verified_batch`.
+            self.bytes_at(position, header.batch_bytes)?;
+        }
         let mut at = position + CRC_COVER_START as u64;
         let mut computed = 0;
         while at < end {

@@ -24,8 +24,8 @@ use self::file::LocalFile;
 use self::records::LocalRecords;
 use crate::paths::{AtPath, check, check_named, check_rename, for_system, is_silly_rename};
 use crate::{
-    Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, RecordFile, Result,
-    Sharing, Space, Substrate,
+    Adoption, Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, RecordFile,
+    Result, Sharing, Space, Substrate,
 };
 
 /// Trees of up to this many files are synced file by file, larger ones with one `syncfs`.
@@ -173,6 +173,11 @@ impl Substrate for Local {
         Sharing::OneHost { reason: "the directory is on a file system of this host" }
     }
 
+    fn adoption(&self) -> Adoption {
+        // One kernel holds every page of the file, whoever wrote it.
+        Adoption::Sync
+    }
+
     fn root(&self) -> &Path {
         &self.path
     }
@@ -273,7 +278,7 @@ impl Substrate for Local {
                 drop_cached_pages(&fd, path)?;
                 fd
             }
-            OpenMode::Write => self.open_file(path, OFlags::RDWR)?,
+            OpenMode::Write | OpenMode::Rewrite => self.open_file(path, OFlags::RDWR)?,
             OpenMode::CreateNew => self.create_file(path)?,
         };
         Ok(Arc::new(LocalFile::new(fd, path)))

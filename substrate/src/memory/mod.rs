@@ -18,8 +18,8 @@ use self::content::{Content, Store};
 use self::tree::{Dir, Node};
 use crate::paths::{AtPath, check, check_named, check_rename};
 use crate::{
-    Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record, RecordFile,
-    Result, Sharing, Space, Substrate,
+    Adoption, Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record,
+    RecordFile, Result, Sharing, Space, Substrate,
 };
 
 /// A volume in memory; see the module. Clones are handles on the same volume.
@@ -116,6 +116,10 @@ impl Substrate for Memory {
         Sharing::OneHost { reason: "the volume lives in the memory of one process" }
     }
 
+    fn adoption(&self) -> Adoption {
+        Adoption::Sync
+    }
+
     fn root(&self) -> &Path {
         Path::new("(memory)")
     }
@@ -159,7 +163,7 @@ impl Substrate for Memory {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
         let (inode, writable) = match mode {
             OpenMode::Read | OpenMode::ReadUncached => (self.find_file(Operation::Open, path)?, false),
-            OpenMode::Write => (self.find_file(Operation::Open, path)?, true),
+            OpenMode::Write | OpenMode::Rewrite => (self.find_file(Operation::Open, path)?, true),
             OpenMode::CreateNew => (self.create_file(path)?, true),
         };
         Ok(Arc::new(MemoryFile { inode, path: path.to_owned(), writable }))
