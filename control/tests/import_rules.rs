@@ -23,6 +23,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kaas-substrate", &[], &[]),
     ("kaas-engine", &["kaas-substrate"], &["kaas-fault-injection"]),
     ("kaas-fault-injection", &["kaas-substrate"], &["kaas-engine"]),
+    ("kaas-model", &[], &[]),
     ("kaas-protocol", &[], &[]),
     ("kaas-control", &["kaas-substrate", "kaas-engine"], &[]),
     (
