@@ -89,6 +89,13 @@ pub enum ReadError {
     Damaged { path: PathBuf, position: u64, reason: String },
 }
 
+impl ReadError {
+    /// Whether a file was not there.
+    pub(crate) fn is_storage_not_found(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.is_not_found())
+    }
+}
+
 impl From<kaas_substrate::Error> for EngineError {
     fn from(error: kaas_substrate::Error) -> Self {
         Self::Storage(Arc::new(error))

@@ -53,6 +53,8 @@ mod tests {
             max_timestamp: *max_timestamp,
             offset_of_max_timestamp: 0,
             indexes: None,
+            generation: 0,
+            leader_epochs: Vec::new(),
         });
         Manifest {
             epoch: 1,
@@ -62,6 +64,7 @@ mod tests {
             released,
             segments: segments.collect(),
             producer_state: None,
+            first_dirty_offset: 0,
         }
     }
 

@@ -159,7 +159,8 @@ impl Partition {
             Err(_) => None,
         };
         let mut start = None;
-        for segment in segments.iter() {
+        let begins = segments.iter().skip(1).map(|next| next.base_offset()).chain([high_watermark]);
+        for (segment, next) in segments.iter().zip(begins) {
             let state = segment.state();
             if state.end_offset > high_watermark || state.bytes == 0 {
                 break;
@@ -170,7 +171,8 @@ impl Partition {
             if !expired && excess.is_none() {
                 break;
             }
-            start = Some(state.end_offset);
+            // Behind a rewritten segment offsets may be missing.
+            start = Some(next);
         }
         start
     }
@@ -190,10 +192,14 @@ impl Partition {
         let is_active = |segment: &Arc<Segment>| {
             writer.active.as_ref().is_some_and(|active| Arc::ptr_eq(&active.segment, segment))
         };
-        let (kept, gone): (Vec<_>, Vec<_>) = segments
-            .iter()
-            .cloned()
-            .partition(|segment| is_active(segment) || segment.end_offset() > log_start);
+        // A segment stays until the next one begins at or below the log start: a gap between them needs a segment that
+        // accounts for it.
+        let begins = segments.iter().skip(1).map(|next| next.base_offset()).chain([writer.end]);
+        let (mut kept, mut gone) = (Vec::new(), Vec::new());
+        for (segment, next) in segments.iter().zip(begins) {
+            let stays = is_active(segment) || next > log_start;
+            if stays { &mut kept } else { &mut gone }.push(Arc::clone(segment));
+        }
         let high_watermark = self.core.lock().status.high_watermark;
         let kept = Arc::new(kept);
         {

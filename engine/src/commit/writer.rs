@@ -134,7 +134,7 @@ impl Writer {
         now: Timestamp,
         config: &LogConfig,
     ) -> Result<Arc<Segment>, kaas_substrate::Error> {
-        let name = SegmentName { epoch: self.epoch, base_offset };
+        let name = SegmentName::appended(self.epoch, base_offset);
         let path = name.path(&self.dir, SegmentFile::Log);
         let file = self.substrate.open(&path, OpenMode::CreateNew)?;
         let indexes = LogIndexes::new(base_offset, config.index_interval_bytes);
@@ -298,6 +298,7 @@ impl Writer {
             released,
             segments: entries,
             producer_state,
+            first_dirty_offset: self.manifest.first_dirty_offset,
         };
         let version = FileVersion { epoch: self.epoch, number: self.numbers.manifest + 1 };
         versioned::write(&*self.substrate, &self.dir, MANIFEST, version, &manifest)?;

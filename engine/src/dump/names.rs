@@ -27,10 +27,15 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Tells by the name. Segments are `<epoch:08x>-<base offset:020d>.<what>`, or without the epoch as Kafka's.
+    /// Tells by the name. Segments are named as [`SegmentName`] says, or without the epoch as Kafka's.
+    ///
+    /// [`SegmentName`]: crate::SegmentName
     pub fn of(name: &str) -> Self {
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
-        let base = stem.rsplit_once('-').map_or(stem, |(_, base)| base);
+        let base = match *stem.split('-').collect::<Vec<_>>() {
+            [_, base] | [_, base, _] => base,
+            _ => stem,
+        };
         let base_offset = (base.len() == 20).then(|| base.parse().ok()).flatten().map(Offset);
         match (extension, base_offset) {
             ("log", Some(_)) => Self::Log,
@@ -71,6 +76,7 @@ mod tests {
     fn names() {
         let base_offset = Offset(1234);
         assert_eq!(FileKind::of("0000001f-00000000000000001234.log"), FileKind::Log);
+        assert_eq!(FileKind::of("0000001f-00000000000000001234-00000001.log"), FileKind::Log);
         assert_eq!(FileKind::of("00000000000000001234.index"), FileKind::OffsetIndex { base_offset });
         assert_eq!(
             FileKind::of("0000001f-00000000000000001234.timeindex"),

@@ -4,7 +4,8 @@
 //! # Which bytes count
 //!
 //! The highest manifest says it. Its segments count up to the ends it pins. Behind them count the segments of the
-//! manifest's own epoch, as far as their batches are whole, undamaged and in sequence. Every leader writes a
+//! manifest's own epoch that were appended to, as far as their batches are whole, undamaged and in sequence. A segment
+//! that was rewritten counts only where a manifest names it. Every leader writes a
 //! manifest, which pins what it inherited, *before* it serves anything or creates a segment; so what a deposed
 //! leader still writes, into old segments or as new ones, is outside of every later view, and views of later
 //! leaders only grow.
@@ -284,6 +285,7 @@ impl Default for Manifest {
             released: false,
             segments: Vec::new(),
             producer_state: None,
+            first_dirty_offset: 0,
         }
     }
 }

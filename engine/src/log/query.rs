@@ -53,11 +53,10 @@ impl Partition {
             Isolation::ReadUncommitted => status.high_watermark,
             Isolation::ReadCommitted => status.last_stable,
         };
-        let segments = Arc::clone(&*self.segments.read());
-        match query {
-            TimeQuery::At(target) => self.first_at(&segments, target, status.log_start, limit),
-            TimeQuery::MaxTimestamp => self.max_timestamp(&segments, status.log_start, limit),
-        }
+        self.with_segments(|segments| match query {
+            TimeQuery::At(target) => self.first_at(segments, target, status.log_start, limit),
+            TimeQuery::MaxTimestamp => self.max_timestamp(segments, status.log_start, limit),
+        })
     }
 
     fn first_at(
@@ -79,9 +78,10 @@ impl Partition {
                 let record = first_record_at_or_after(&batch, target, from, &DecodeLimits::default())
                     .map_err(|error| damaged(segment, position, &error))?;
                 if let Some((offset, timestamp)) = record {
-                    return Ok(Some(TimestampOffset { offset, timestamp, leader_epoch: segment.name.epoch }));
+                    let leader_epoch = epoch_of(&header, segment);
+                    return Ok(Some(TimestampOffset { offset, timestamp, leader_epoch }));
                 }
-                // Only what lies below the log start was late enough: the next batches decide.
+                // Only what lies below the log start, or was compacted away, was late enough: the next batches decide.
                 from = header.next_offset();
             }
         }
@@ -102,9 +102,11 @@ impl Partition {
             }
         }
         let Some((largest, segment)) = best else { return Ok(None) };
-        let found =
-            self.find_batch(segment, Some(largest), from, limit, |header| header.max_timestamp == largest)?;
-        // The batch with the largest timestamp may not be committed yet, or lie below the log start: look at all.
+        let found = self.find_batch(segment, Some(largest), from, limit, |header| {
+            header.max_timestamp == largest && header.record_count > 0
+        })?;
+        // The batch with the largest timestamp may not be committed yet, or lie below the log start, or compaction may
+        // have emptied it: look at all.
         let (segment, (position, header)) = match found {
             Some(found) => (segment, found),
             None => match self.largest_by_scan(segments, from, limit)? {
@@ -117,7 +119,7 @@ impl Partition {
         let record = record_of_max_timestamp(&batch, &DecodeLimits::default())
             .map_err(|error| damaged(segment, position, &error))?;
         let (offset, timestamp) = record.unwrap_or((header.last_offset(), header.max_timestamp));
-        Ok(Some(TimestampOffset { offset, timestamp, leader_epoch: segment.name.epoch }))
+        Ok(Some(TimestampOffset { offset, timestamp, leader_epoch: epoch_of(&header, segment) }))
     }
 
     fn largest_by_scan<'a>(
@@ -134,12 +136,15 @@ impl Partition {
             }
             let mut candidate = largest;
             self.find_batch(segment, None, from, limit, |header| {
-                candidate = candidate.max(header.max_timestamp);
+                if header.record_count > 0 {
+                    candidate = candidate.max(header.max_timestamp);
+                }
                 false
             })?;
             if candidate > largest
-                && let Some(found) =
-                    self.find_batch(segment, None, from, limit, |header| header.max_timestamp == candidate)?
+                && let Some(found) = self.find_batch(segment, None, from, limit, |header| {
+                    header.max_timestamp == candidate && header.record_count > 0
+                })?
             {
                 best = Some((segment, found));
             }
@@ -200,13 +205,12 @@ impl Partition {
         }
         let segments = Arc::clone(&*self.segments.read());
         let mut found = None;
-        for segment in segments.iter() {
-            if segment.name.epoch > epoch {
+        for (begun, start) in segments.iter().flat_map(|segment| segment.leader_epochs()) {
+            if begun > epoch {
                 // Below every epoch in the log: the first one's beginning, as Kafka.
-                let end = segment.base_offset().max(status.log_start);
-                return Some((found.unwrap_or(epoch), end));
+                return Some((found.unwrap_or(epoch), start.max(status.log_start)));
             }
-            found = Some(segment.name.epoch);
+            found = Some(begun);
         }
         Some((found.unwrap_or(epoch), status.high_watermark))
     }
@@ -220,9 +224,16 @@ impl Partition {
             return self.epoch();
         }
         let segments = Arc::clone(&*self.segments.read());
-        let holds = segments.iter().take_while(|segment| segment.base_offset() <= log_start).last();
-        holds.map_or(self.epoch(), |segment| segment.name.epoch)
+        let mut epochs = segments.iter().flat_map(|segment| segment.leader_epochs()).peekable();
+        // Before a rewritten segment offsets may be missing: the first epoch there is, then.
+        let first = epochs.peek().map_or(self.epoch(), |(epoch, _)| *epoch);
+        epochs.take_while(|(_, start)| *start <= log_start).last().map_or(first, |(epoch, _)| epoch)
     }
+}
+
+/// The epoch of the leader that appended a batch.
+fn epoch_of(header: &BatchHeader, segment: &Segment) -> Epoch {
+    Epoch::from_wire(header.partition_leader_epoch).unwrap_or(segment.name.epoch)
 }
 
 fn damaged(segment: &Segment, position: u64, error: &BatchError) -> ReadError {

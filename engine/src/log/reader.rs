@@ -21,6 +21,9 @@ use crate::types::Offset;
 /// File ranges smaller than this are read into memory instead: a send of their own would cost more.
 const FILE_RANGE_BYTES_MIN: usize = 64 << 10;
 
+/// How often a lookup begins anew because its segments were replaced.
+const LISTS_MAX: usize = 8;
+
 /// Which records a reader may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
@@ -145,41 +148,38 @@ impl FetchedRecords {
 impl BlockingRead {
     /// Reads from the volume. Blocks.
     pub fn run(self) -> Result<FetchedRecords, ReadError> {
-        let mut fetched = FetchedRecords::empty(self.status.clone());
-        let segments = Arc::clone(&*self.partition.segments.read());
-        let at = segments.partition_point(|segment| segment.end_offset() <= self.request.from);
-        let Some(segment) = segments.get(at) else { return Ok(fetched) };
-        if segment.base_offset() > self.request.from {
-            // The log start has passed the offset since.
-            return Err(out_of_range(self.request.from, &self.partition.status()));
+        let outcome = self.partition.with_segments(|segments| self.read(segments));
+        // What the log start has passed since is gone: nothing was found there, or what follows it.
+        let status = self.partition.status();
+        if status.log_start > self.request.from
+            && outcome.as_ref().err().is_none_or(|error| error.is_storage_not_found())
+        {
+            return Err(out_of_range(self.request.from, &status));
         }
-        let mut attempt = || {
-            fetched = FetchedRecords::empty(self.status.clone());
+        outcome
+    }
+
+    fn read(&self, segments: &SegmentList) -> Result<FetchedRecords, ReadError> {
+        // Compaction may have left nothing at the offset: then what follows.
+        let at = segments.partition_point(|segment| segment.end_offset() <= self.request.from);
+        let Some(segment) = segments.get(at) else { return Ok(FetchedRecords::empty(self.status.clone())) };
+        let attempt = || {
+            let mut fetched = FetchedRecords::empty(self.status.clone());
             let end = self.read_segment(segment, &mut fetched)?;
             if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
-                fetched.aborted = self.aborted(&segments, at, end)?;
+                fetched.aborted = self.aborted(segments, at, end)?;
             }
-            Ok(())
+            Ok(fetched)
         };
-        let mut outcome = attempt();
-        // A file server has forgotten the handle. By its name the file is found again, unless it is gone; the last
-        // segment is the leader's own, and its handle the one that it writes through.
-        if let Err(ReadError::Storage(error)) = &outcome
-            && error.class == ErrorClass::Stale
-            && at + 1 < segments.len()
-        {
-            segment.close();
-            outcome = attempt();
+        match attempt() {
+            // A file server has forgotten the handle. By its name the file is found again, unless it is gone; the last
+            // segment is the leader's own, and its handle the one that it writes through.
+            Err(ReadError::Storage(error)) if error.class == ErrorClass::Stale && at + 1 < segments.len() => {
+                segment.close();
+                attempt()
+            }
+            outcome => outcome,
         }
-        // Deleted meanwhile.
-        if let Err(ReadError::Storage(error)) = &outcome
-            && error.is_not_found()
-            && self.partition.status().log_start > self.request.from
-        {
-            return Err(out_of_range(self.request.from, &self.partition.status()));
-        }
-        outcome?;
-        Ok(fetched)
     }
 
     /// Reads from one segment; the offset behind what was read, or an upper bound of it.
@@ -265,11 +265,30 @@ impl BlockingRead {
 }
 
 impl Partition {
+    /// Runs a lookup over the segments as they are now; again if one of them is gone because the cleaner (or
+    /// retention) has replaced the list meanwhile. A lookup holds no file back from being unlinked.
+    pub(crate) fn with_segments<T>(
+        &self,
+        lookup: impl Fn(&SegmentList) -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        let mut segments = Arc::clone(&*self.segments.read());
+        for _ in 0..LISTS_MAX {
+            let outcome = lookup(&segments);
+            let now = Arc::clone(&*self.segments.read());
+            match outcome {
+                Err(error) if error.is_storage_not_found() && !Arc::ptr_eq(&segments, &now) => segments = now,
+                outcome => return outcome,
+            }
+        }
+        lookup(&segments)
+    }
+
     /// A segment's file and indexes. Blocks.
     pub(crate) fn open_segment(&self, segment: &Arc<Segment>) -> Result<Arc<OpenSegment>, ReadError> {
         let interval_bytes = self.config().index_interval_bytes;
         let segments = Arc::clone(&*self.segments.read());
-        let before = segments.partition_point(|other| other.base_offset() < segment.base_offset());
+        // The list may have been replaced since by one where another segment covers this one.
+        let before = segments.partition_point(|other| other.end_offset() <= segment.base_offset());
         let earlier = segments.get(..before).unwrap_or_default();
         segment.open(&*self.shared.substrate, &self.shared.open_segments, interval_bytes, earlier)
     }

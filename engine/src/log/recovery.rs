@@ -16,7 +16,7 @@ use crate::batch::{BatchHeader, EndMarker, read_marker};
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::manifest::versioned::{self, FileVersion, VersionedError};
-use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef};
+use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
 use crate::types::{Epoch, Offset, Timestamp};
@@ -83,7 +83,9 @@ pub(crate) fn recover(
     }
     let log_start = Offset(known.log_start_offset);
     let first = segments.first().map_or(cursor.expected, |segment| segment.base_offset());
-    if log_start > cursor.expected || log_start < first {
+    // In front of a rewritten segment offsets may be missing.
+    let may_begin_later = known.segments.first().is_some_and(|entry| entry.generation > 0);
+    if log_start > cursor.expected || (log_start < first && !may_begin_later) {
         let reason = format!(
             "its log start offset {log_start} is outside of the log, which goes from {first} to {}",
             cursor.expected
@@ -97,10 +99,11 @@ pub(crate) fn recover(
 fn pinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Arc<Segment>>, EngineError> {
     let mut segments: Vec<Arc<Segment>> = Vec::with_capacity(manifest.segments.len() + 1);
     let damaged = |reason: String| EngineError::Damaged { path: dir.join("manifest"), reason };
+    let mut previous: Option<&SegmentEntry> = None;
     for entry in &manifest.segments {
         let segment = Segment::from_entry(entry, dir)
             .ok_or_else(|| damaged(format!("the segment at {} is impossible", entry.base_offset)))?;
-        if segments.last().is_some_and(|last| last.end_offset() != segment.base_offset()) {
+        if previous.replace(entry).is_some_and(|previous| !previous.may_precede(entry)) {
             return Err(damaged(format!(
                 "the segment at {} does not follow its predecessor",
                 entry.base_offset
@@ -115,13 +118,14 @@ fn pinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Arc<
         }
         segments.push(Arc::new(segment));
     }
-    if segments.last().is_some_and(|last| last.end_offset().0 != manifest.next_offset) {
+    if previous.is_some_and(|last| !last.may_end_before(manifest.next_offset)) {
         return Err(damaged(format!("its segments do not end at its next offset {}", manifest.next_offset)));
     }
     Ok(segments)
 }
 
-/// The segments behind the manifest's: those of its own epoch.
+/// The segments behind the manifest's: those that its own epoch's leader appended to. What it was rewriting when it
+/// ended counts for nothing.
 fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<SegmentName>, EngineError> {
     if let Some(later) = listing.logs.iter().find(|name| name.epoch.get() > manifest.epoch) {
         let path = later.path(dir, SegmentFile::Log);
@@ -133,7 +137,9 @@ fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Se
         return Ok(Vec::new());
     }
     let behind = |name: &&SegmentName| {
-        name.epoch.get() == manifest.epoch && name.base_offset.0 >= manifest.next_offset
+        name.epoch.get() == manifest.epoch
+            && !name.is_rewritten()
+            && name.base_offset.0 >= manifest.next_offset
     };
     let names: Vec<_> = listing.logs.iter().filter(behind).copied().collect();
     match names.first() {

@@ -20,7 +20,7 @@ use super::names::{SegmentFile, SegmentName};
 use super::rebuild::rebuild_indexes;
 use crate::batch::BatchHeader;
 use crate::error::ReadError;
-use crate::manifest::{IndexLengths, SegmentEntry};
+use crate::manifest::{IndexLengths, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// Largest index file that is read; Kafka's largest setting is 2^31 - 1, and ours is checked against this.
@@ -31,6 +31,8 @@ const INDEX_BYTES_MAX: u64 = 1 << 30;
 pub(crate) struct Segment {
     pub(crate) name: SegmentName,
     dir: PathBuf,
+    /// Of a rewritten segment's batches; empty for one that was appended to.
+    leader_epochs: Vec<LeaderEpoch>,
     state: Mutex<SegmentState>,
     /// The one set of handle and indexes in use; kept here for the active segment, weakly through the cache for
     /// closed ones.
@@ -69,26 +71,24 @@ impl Segment {
             offset_of_max_timestamp: name.base_offset,
             index_files: None,
         };
-        let undated_since = AtomicI64::new(i64::MIN);
-        Self {
-            name,
-            dir: dir.to_owned(),
-            state: Mutex::new(state),
-            open: Mutex::new(Some(open)),
-            undated_since,
-        }
+        Self { open: Mutex::new(Some(open)), ..Self::closed(name, dir, state) }
     }
 
     /// A segment that somebody has closed.
     pub(crate) fn closed(name: SegmentName, dir: &Path, state: SegmentState) -> Self {
-        let undated_since = AtomicI64::new(i64::MIN);
-        Self { name, dir: dir.to_owned(), state: Mutex::new(state), open: Mutex::new(None), undated_since }
+        Self {
+            name,
+            dir: dir.to_owned(),
+            leader_epochs: Vec::new(),
+            state: Mutex::new(state),
+            open: Mutex::new(None),
+            undated_since: AtomicI64::new(i64::MIN),
+        }
     }
 
     /// A segment that a manifest pins; `None` if the manifest says something impossible.
     pub(crate) fn from_entry(entry: &SegmentEntry, dir: &Path) -> Option<Self> {
-        let name = SegmentName { epoch: Epoch::new(entry.epoch)?, base_offset: Offset(entry.base_offset) };
-        (entry.base_offset >= 0 && entry.end_offset > entry.base_offset).then_some(())?;
+        let name = entry.name()?;
         let state = SegmentState {
             bytes: entry.bytes,
             end_offset: Offset(entry.end_offset),
@@ -96,7 +96,7 @@ impl Segment {
             offset_of_max_timestamp: Offset(entry.offset_of_max_timestamp),
             index_files: entry.indexes,
         };
-        Some(Self::closed(name, dir, state))
+        Some(Self { leader_epochs: entry.leader_epochs.clone(), ..Self::closed(name, dir, state) })
     }
 
     /// What a manifest says of it.
@@ -105,12 +105,24 @@ impl Segment {
         SegmentEntry {
             epoch: self.name.epoch.get(),
             base_offset: self.name.base_offset.0,
+            generation: self.name.generation,
             end_offset: state.end_offset.0,
             bytes: state.bytes,
             max_timestamp: state.max_timestamp.0,
             offset_of_max_timestamp: state.offset_of_max_timestamp.0,
             indexes: state.index_files,
+            leader_epochs: self.leader_epochs.clone(),
         }
+    }
+
+    /// The leader epochs of its batches and where each begins, ascending.
+    pub(crate) fn leader_epochs(&self) -> impl Iterator<Item = (Epoch, Offset)> {
+        let own = self.leader_epochs.is_empty().then_some((self.name.epoch, self.name.base_offset));
+        let rewritten = self
+            .leader_epochs
+            .iter()
+            .filter_map(|from| Epoch::new(from.epoch).map(|epoch| (epoch, Offset(from.start_offset))));
+        own.into_iter().chain(rewritten)
     }
 
     pub(crate) fn base_offset(&self) -> Offset {

@@ -4,5 +4,6 @@ mod partition;
 pub mod versioned;
 
 pub use partition::{
-    CHECKPOINT, Checkpoint, IndexLengths, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry,
+    CHECKPOINT, Checkpoint, IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef,
+    SegmentEntry,
 };

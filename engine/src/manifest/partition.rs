@@ -11,6 +11,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::versioned::FileKind;
+use crate::log::SegmentName;
+use crate::types::{Epoch, Offset};
 
 /// `manifest.<epoch>.<n>.json`.
 pub const MANIFEST: FileKind = FileKind::json("manifest", 1);
@@ -30,14 +32,20 @@ pub struct Manifest {
     pub log_start_offset: i64,
     /// A lower bound of the high watermark.
     pub high_watermark: i64,
-    /// Where the unpinned segments of this epoch begin: the end of the last pinned one.
+    /// Where the unpinned segments of this epoch begin: the end of the last pinned one, or behind it if that is a
+    /// rewritten one.
     pub next_offset: i64,
     /// The leader closed cleanly: there is nothing behind `next_offset`.
     pub released: bool,
-    /// The pinned segments, in the order of their offsets, without gaps or overlaps.
+    /// The pinned segments, in the order of their offsets, without overlaps, and without gaps but before or behind
+    /// rewritten ones.
     pub segments: Vec<SegmentEntry>,
     /// The producer snapshot to start from when behind `next_offset` is scanned.
     pub producer_state: Option<ProducerStateRef>,
+    /// The log is compacted up to this offset: no key has an older record below it than its newest one below it.
+    /// 0 (and left out) before the first compaction.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub first_dirty_offset: i64,
 }
 
 /// A pinned segment.
@@ -45,9 +53,13 @@ pub struct Manifest {
 pub struct SegmentEntry {
     /// The leader that wrote it; part of its name.
     pub epoch: u32,
-    /// Its first offset; part of its name.
+    /// Its first offset; part of its name. The first batch of a rewritten segment may lie behind it.
     pub base_offset: i64,
-    /// The offset behind its last record that counts.
+    /// Part of the name of a segment that was rewritten as a whole, from 1; 0 (and left out) for one that was
+    /// appended to.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u32,
+    /// The offset behind its last batch that counts.
     pub end_offset: i64,
     /// Bytes of it that count.
     pub bytes: u64,
@@ -57,6 +69,54 @@ pub struct SegmentEntry {
     pub offset_of_max_timestamp: i64,
     /// Lengths of its index files that were complete when this was written; `None`: to be rebuilt from the log.
     pub indexes: Option<IndexLengths>,
+    /// The leader epochs of a rewritten segment's batches, ascending, the first from `base_offset` on. Empty (and left
+    /// out) for a segment that was appended to: its leader's.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leader_epochs: Vec<LeaderEpoch>,
+}
+
+impl SegmentEntry {
+    /// The segment's name; `None` if the entry says something impossible.
+    pub fn name(&self) -> Option<SegmentName> {
+        let epoch = Epoch::new(self.epoch)?;
+        let base_offset = Offset(self.base_offset);
+        let ascending = self.leader_epochs.is_sorted_by(|first, second| {
+            first.epoch < second.epoch && first.start_offset < second.start_offset
+        });
+        let within = self
+            .leader_epochs
+            .last()
+            .is_none_or(|last| last.start_offset < self.end_offset && i32::try_from(last.epoch).is_ok());
+        let first = self.leader_epochs.first().map(|first| first.start_offset);
+        let expected = (self.generation > 0).then_some(self.base_offset);
+        let possible = self.base_offset >= 0 && self.end_offset > self.base_offset;
+        (possible && ascending && within && first == expected).then_some(SegmentName {
+            epoch,
+            base_offset,
+            generation: self.generation,
+        })
+    }
+
+    /// Whether the segment `next` may stand behind this one: at its end, or, if either was rewritten, behind that.
+    pub fn may_precede(&self, next: &Self) -> bool {
+        self.may_end_before(next.base_offset) || (next.generation > 0 && self.end_offset < next.base_offset)
+    }
+
+    /// Whether what was appended behind this segment may begin at `offset`.
+    pub fn may_end_before(&self, offset: i64) -> bool {
+        self.end_offset == offset || (self.generation > 0 && self.end_offset < offset)
+    }
+}
+
+/// Where the batches of a leader epoch begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderEpoch {
+    pub epoch: u32,
+    pub start_offset: i64,
+}
+
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Bytes of a segment's index files.

@@ -165,10 +165,16 @@ impl<'a> PartitionCheck<'a> {
             );
         }
         let committed = Offset(manifest.high_watermark);
-        let (mut end, mut whole, mut has_tail) = (start, true, false);
+        let (mut end, mut whole, mut has_tail, mut rewritten) = (start, true, false, false);
         for planned in &plan {
             let base = planned.name.base_offset;
-            if whole && base != end && !matches!(planned.extent, Extent::Pinned(_)) {
+            let pinned = matches!(planned.extent, Extent::Pinned(_));
+            if rewritten && !pinned {
+                // What was appended goes on behind what is pinned; offsets may be missing in between.
+                end = end.max(next_offset);
+            }
+            rewritten = planned.name.is_rewritten();
+            if whole && base != end && !pinned {
                 let problem = format!("the segments before it end at offset {end}");
                 let finding =
                     Finding::new(Kind::SegmentsDoNotFollow, &log_path(self.dir, planned.name), problem);
@@ -188,10 +194,11 @@ impl<'a> PartitionCheck<'a> {
             let outcome = check.run(base);
             (end, whole) = (outcome.end, outcome.whole);
         }
-        if plan.is_empty() {
+        if plan.is_empty() || rewritten {
             let options = self.context.options;
             let expiry = Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms };
-            replay.at(end, expiry, &mut self.findings);
+            replay.between(end, end.max(next_offset), expiry, &mut self.findings);
+            end = end.max(next_offset);
         }
         replay.finish(self.dir, end, &mut self.findings);
         if !has_tail && committed > end {
@@ -223,7 +230,7 @@ impl<'a> PartitionCheck<'a> {
         }
         for pair in manifest.segments.windows(2) {
             if let [first, second] = pair
-                && first.end_offset != second.base_offset
+                && !first.may_precede(second)
             {
                 problems.push(format!(
                     "the segment at {} does not follow the one at {}, which ends at {}",
@@ -231,7 +238,7 @@ impl<'a> PartitionCheck<'a> {
                 ));
             }
         }
-        if let Some(last) = manifest.segments.last().filter(|last| last.end_offset != next_offset) {
+        if let Some(last) = manifest.segments.last().filter(|last| !last.may_end_before(next_offset)) {
             problems.push(format!(
                 "its segments end at offset {}, its next offset is {next_offset}",
                 last.end_offset
@@ -246,7 +253,7 @@ impl<'a> PartitionCheck<'a> {
         let log_start = Offset(manifest.log_start_offset);
         let problem = if log_start > end {
             format!("the log start offset {log_start} is behind the log's end at {end}")
-        } else if log_start < start {
+        } else if log_start < start && manifest.segments.first().is_none_or(|entry| entry.generation == 0) {
             format!("the log starts at offset {log_start}; its first segment begins at {start}")
         } else {
             return;
@@ -257,8 +264,7 @@ impl<'a> PartitionCheck<'a> {
 
     fn plan_pinned(&mut self, manifest: &Manifest, plan: &mut Vec<Planned>) {
         for entry in &manifest.segments {
-            let possible = entry.base_offset >= 0 && entry.end_offset > entry.base_offset;
-            let Some(epoch) = Epoch::new(entry.epoch).filter(|_| possible) else {
+            let Some(name) = entry.name() else {
                 let SegmentEntry { epoch, base_offset, end_offset, .. } = entry;
                 let problem = format!(
                     "the segment of epoch {epoch} from offset {base_offset} to {end_offset} is impossible"
@@ -267,7 +273,6 @@ impl<'a> PartitionCheck<'a> {
                 // What follows it cannot be put in order.
                 break;
             };
-            let name = SegmentName { epoch, base_offset: Offset(entry.base_offset) };
             plan.push(Planned { name, extent: Extent::Pinned(entry.clone()), checkpoint: None });
         }
     }
@@ -420,5 +425,7 @@ impl<'a> PartitionCheck<'a> {
 fn behind<'a>(view: &'a View, manifest: &Manifest) -> impl Iterator<Item = SegmentName> + use<'a> {
     let (epoch, next_offset) = (manifest.epoch, manifest.next_offset);
     let names = view.names.logs.iter().copied();
-    names.filter(move |name| name.epoch.get() == epoch && name.base_offset.0 >= next_offset)
+    names.filter(move |name| {
+        name.epoch.get() == epoch && !name.is_rewritten() && name.base_offset.0 >= next_offset
+    })
 }

@@ -1,8 +1,9 @@
 //! The producer snapshots against the log: replaying the headers must give what the snapshot says.
 //!
 //! Neither knows everything. The replay begins at the first record that is still there, so a snapshot may know
-//! producers, batches and transactions from before. A snapshot forgets producers that were idle for
-//! `producer.id.expiration.ms`, and the replay does not. Only what neither of these can explain is a finding.
+//! producers, batches and transactions from before; and where segments were rewritten it meets only some batches. A
+//! snapshot forgets producers that were idle for `producer.id.expiration.ms`, and the replay does not. Only what none
+//! of these can explain is a finding.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,9 @@ const DIFFERENCES_MAX: usize = 3;
 pub(super) struct Replay {
     states: ProducerStates,
     /// Where the replay began: what lies before it is not known.
-    pub(super) start: Offset,
+    start: Offset,
+    /// The end of the last rewritten segment: below it batches may be missing.
+    rewritten_end: Offset,
     /// Why the replay says nothing any more.
     broken: Option<String>,
     producers_max: usize,
@@ -58,7 +61,24 @@ impl Expiry {
 
 impl Replay {
     pub(super) fn new(start: Offset, producers_max: usize) -> Self {
-        Self { states: ProducerStates::new(), start, broken: None, producers_max, snapshots: Vec::new() }
+        Self {
+            states: ProducerStates::new(),
+            start,
+            rewritten_end: Offset::ZERO,
+            broken: None,
+            producers_max,
+            snapshots: Vec::new(),
+        }
+    }
+
+    /// A rewritten segment comes, which ends at `end`.
+    pub(super) fn rewritten_up_to(&mut self, end: Offset) {
+        self.rewritten_end = self.rewritten_end.max(end);
+    }
+
+    /// From here on the replay meets every batch.
+    pub(super) fn known_from(&self) -> Offset {
+        self.start.max(self.rewritten_end)
     }
 
     /// Reads the snapshot that `reference` names, to be compared when the replay comes to its offset.
@@ -120,13 +140,14 @@ impl Replay {
         self.broken.is_none()
     }
 
-    /// Compares the snapshots of this batch boundary.
-    pub(super) fn at(&mut self, offset: Offset, expiry: Expiry, findings: &mut Vec<Finding>) {
-        for snapshot in self.snapshots.iter_mut().filter(|snapshot| snapshot.offset == offset) {
+    /// Compares the snapshots of a batch boundary: of the offset `to`, where the last batch ended at `from` or before.
+    pub(super) fn between(&mut self, from: Offset, to: Offset, expiry: Expiry, findings: &mut Vec<Finding>) {
+        let compacted = self.rewritten_end > self.start;
+        let comparison = Comparison { known_from: self.known_from(), compacted, expiry };
+        for snapshot in self.snapshots.iter_mut().filter(|snapshot| (from..=to).contains(&snapshot.offset)) {
             if std::mem::replace(&mut snapshot.compared, true) || self.broken.is_some() {
                 continue;
             }
-            let comparison = Comparison { start: self.start, expiry };
             let differences = comparison.differences(&self.states, &snapshot.states);
             if differences.is_empty() {
                 continue;
@@ -136,7 +157,8 @@ impl Replay {
             if differences.len() > DIFFERENCES_MAX {
                 problem.push_str(&format!("; and {} more", differences.len() - DIFFERENCES_MAX));
             }
-            findings.push(Finding::new(Kind::SnapshotDiffers, &snapshot.path, problem).offset(offset));
+            let finding = Finding::new(Kind::SnapshotDiffers, &snapshot.path, problem);
+            findings.push(finding.offset(snapshot.offset));
         }
     }
 
@@ -186,7 +208,10 @@ fn read(substrate: &dyn Substrate, path: &Path, offset: i64) -> Result<ProducerS
 /// Compares two states of one offset.
 #[derive(Debug, Clone, Copy)]
 struct Comparison {
-    start: Offset,
+    /// Where the replay knows every batch from.
+    known_from: Offset,
+    /// Whether some batches before that were met, and others not.
+    compacted: bool,
     expiry: Expiry,
 }
 
@@ -209,10 +234,10 @@ impl Comparison {
         differences
     }
 
-    /// A producer that the snapshot has and the log has not: all it wrote must have been deleted.
+    /// A producer that the snapshot has and the log has not: all it wrote must have been deleted, or compacted away.
     fn unseen(self, entry: &ProducerEntry) -> Option<String> {
         let last = entry.batches.last()?;
-        (last.last_offset >= self.start)
+        (last.last_offset >= self.known_from)
             .then(|| format!("its batch at offset {} is not in the log", last.base_offset()))
     }
 
@@ -221,13 +246,19 @@ impl Comparison {
     }
 
     fn difference(self, seen: &ProducerEntry, entry: &ProducerEntry) -> Option<String> {
+        let last = entry.batches.last().map(|batch| batch.last_offset);
+        if self.compacted && last.is_none_or(|last| last < self.known_from) {
+            // Whatever came last of it may have been compacted away.
+            return None;
+        }
         if seen.epoch != entry.epoch {
             return Some(format!("epoch {} instead of {}", entry.epoch, seen.epoch));
         }
         // A marker of the coordinator may be older than the log, or than the producer's expiry.
         let markers = (entry.coordinator_epoch, seen.coordinator_epoch);
         let forgotten = markers.0 < 0 && self.expiry.may_have_expired(seen.last_timestamp);
-        if seen.coordinator_epoch >= 0 && markers.0 != markers.1 && !forgotten {
+        let removed = self.compacted && seen.coordinator_epoch < entry.coordinator_epoch;
+        if seen.coordinator_epoch >= 0 && markers.0 != markers.1 && !forgotten && !removed {
             return Some(format!("coordinator epoch {} instead of {}", markers.0, markers.1));
         }
         if seen.last_timestamp != entry.last_timestamp {
@@ -237,9 +268,9 @@ impl Comparison {
             ));
         }
         match (entry.transaction_first_offset, seen.transaction_first_offset) {
-            (Some(first), Some(other)) if first == other || first < self.start => {}
+            (Some(first), Some(other)) if first == other || first < self.known_from => {}
             // Its records are deleted, its end is still to come.
-            (Some(first), None) if first < self.start => {}
+            (Some(first), None) if first < self.known_from => {}
             (None, None) => {}
             (first, other) => {
                 let show =
@@ -247,7 +278,14 @@ impl Comparison {
                 return Some(format!("open transaction {} instead of {}", show(first), show(other)));
             }
         }
-        self.batches(seen.batches.batches(), entry.batches.batches())
+        self.batches(self.met(seen), self.met(entry))
+    }
+
+    /// A producer's batches; without those that the replay may not have met, where segments were rewritten.
+    fn met(self, entry: &ProducerEntry) -> &[BatchMetadata] {
+        let batches = entry.batches.batches();
+        let first = batches.partition_point(|batch| self.compacted && batch.last_offset < self.known_from);
+        batches.get(first..).unwrap_or_default()
     }
 
     /// The newest batches must agree as far as both know them.
@@ -260,7 +298,7 @@ impl Comparison {
         }
         let (more_seen, more_known) = (seen.len() - common, snapshot.len() - common);
         if let Some(extra) = snapshot.get(..more_known).and_then(<[_]>::last)
-            && extra.last_offset >= self.start
+            && extra.last_offset >= self.known_from
         {
             return Some(format!("a batch at offset {} that is not in the log", extra.base_offset()));
         }

@@ -15,8 +15,8 @@ use crate::batch::{BatchHeader, Marker};
 use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
 use crate::log::recovery::marker;
-use crate::manifest::{Checkpoint, IndexLengths, SegmentEntry};
-use crate::types::{Offset, Timestamp};
+use crate::manifest::{Checkpoint, IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::types::{Epoch, Offset, Timestamp};
 
 /// After so many findings the rest of a segment is left alone.
 const FINDINGS_PER_SEGMENT_MAX: usize = 1000;
@@ -73,7 +73,7 @@ pub(super) struct SegmentCheck<'a> {
 
 /// Where the walk stands.
 struct Place {
-    /// The offset that the next batch must have.
+    /// The offset that the next batch must have, or be behind in a rewritten segment.
     expected: Offset,
     /// Another one that would do, behind a batch that did not fit.
     alternative: Option<Offset>,
@@ -135,7 +135,12 @@ impl SegmentCheck<'_> {
             Extent::Pinned(entry) => self.pinned_end(&entry.clone(), length),
             Extent::Whole | Extent::Tail => length,
         };
-        let start = self.replay.start;
+        if let Extent::Pinned(entry) = &self.planned.extent
+            && self.planned.name.is_rewritten()
+        {
+            self.replay.rewritten_up_to(Offset(entry.end_offset));
+        }
+        let start = self.replay.known_from();
         let mut indexes = self.index_lengths().map(|lengths| {
             let name = self.planned.name;
             IndexCheck::open(context.substrate, self.dir, name, &lengths, start, self.findings)
@@ -188,6 +193,7 @@ impl SegmentCheck<'_> {
                 let problem = "a batch was being written here";
                 self.findings.push(self.finding(Kind::InProgress, problem).at(position));
             }
+            self.gap(&header, &place);
             let misfit = self.misfit(&header, &place);
             if let Some(reason) = &misfit {
                 if matches!(self.planned.extent, Extent::Tail) {
@@ -243,9 +249,7 @@ impl SegmentCheck<'_> {
         if place.damaged {
             return;
         }
-        let options = self.context.options;
-        let expiry = Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms };
-        self.replay.at(place.expected, expiry, self.findings);
+        self.replay.between(place.expected, place.expected, self.expiry(), self.findings);
         let Some(checkpoint) = self.planned.checkpoint.as_ref().filter(|found| found.position == position)
         else {
             return;
@@ -268,16 +272,51 @@ impl SegmentCheck<'_> {
         }
     }
 
+    fn expiry(&self) -> Expiry {
+        let options = self.context.options;
+        Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms }
+    }
+
+    /// Where compaction left nothing in front of a batch, what refers to an offset in between is compared.
+    fn gap(&mut self, header: &BatchHeader, place: &Place) {
+        if self.planned.name.is_rewritten() && !place.damaged && header.base_offset > place.expected {
+            let expiry = self.expiry();
+            self.replay.between(place.expected, header.base_offset, expiry, self.findings);
+        }
+    }
+
     /// Why a batch does not belong where it stands.
     fn misfit(&self, header: &BatchHeader, place: &Place) -> Option<String> {
         let found = header.base_offset;
-        if found != place.expected && Some(found) != place.alternative {
+        let gap = self.planned.name.is_rewritten() && found > place.expected;
+        if found != place.expected && Some(found) != place.alternative && !gap {
             return Some(format!("a batch of offset {found} stands where offset {} belongs", place.expected));
         }
-        let epoch = self.planned.name.epoch;
+        let epoch = self.epoch_at(found);
         (header.partition_leader_epoch != epoch.to_wire()).then(|| {
             format!("the batch says leader epoch {}, its segment {epoch}", header.partition_leader_epoch)
         })
+    }
+
+    /// The leader epochs of the segment's batches, and where each begins; none for one that was appended to.
+    fn leader_epochs(&self) -> &[LeaderEpoch] {
+        match &self.planned.extent {
+            Extent::Pinned(entry) => &entry.leader_epochs,
+            Extent::Whole | Extent::Tail => &[],
+        }
+    }
+
+    /// The leader epoch of a batch at `offset`.
+    fn epoch_at(&self, offset: Offset) -> Epoch {
+        let begun = self.leader_epochs().iter().take_while(|from| from.start_offset <= offset.0).last();
+        begun.and_then(|from| Epoch::new(from.epoch)).unwrap_or(self.planned.name.epoch)
+    }
+
+    /// The leader epochs that its batches can have.
+    fn epochs(&self) -> Vec<Epoch> {
+        let listed = self.leader_epochs();
+        let own = listed.is_empty().then_some(self.planned.name.epoch);
+        own.into_iter().chain(listed.iter().filter_map(|from| Epoch::new(from.epoch))).collect()
     }
 
     /// Takes a batch in.
@@ -306,7 +345,9 @@ impl SegmentCheck<'_> {
             place.offset_of_max_timestamp = header.last_offset();
         }
         // Behind a batch that says another offset than it should, either may go on.
-        let fits = header.base_offset == place.expected || Some(header.base_offset) == place.alternative;
+        let fits = self.planned.name.is_rewritten()
+            || header.base_offset == place.expected
+            || Some(header.base_offset) == place.alternative;
         let in_place = place.expected.plus(i64::from(header.last_offset_delta)).plus(1);
         (place.expected, place.alternative) =
             if fits { (header.next_offset(), None) } else { (in_place, Some(header.next_offset())) };
@@ -326,7 +367,8 @@ impl SegmentCheck<'_> {
             Extent::Pinned(entry) => Offset(entry.end_offset),
             Extent::Whole | Extent::Tail => Offset(i64::MAX),
         };
-        let wanted = Wanted { epoch: self.planned.name.epoch, from: place.expected, end };
+        let epochs = self.epochs();
+        let wanted = Wanted { epochs: &epochs, from: place.expected, end };
         let next = walk.find(position + 1, &wanted)?;
         let lost = match next {
             Some((at, header)) => format!(
@@ -359,7 +401,8 @@ impl SegmentCheck<'_> {
         place: Place,
         indexes: Option<IndexCheck>,
     ) -> Result<Outcome, kaas_substrate::Error> {
-        let wanted = Wanted { epoch: self.planned.name.epoch, from: place.expected, end: Offset(i64::MAX) };
+        let epochs = self.epochs();
+        let wanted = Wanted { epochs: &epochs, from: place.expected, end: Offset(i64::MAX) };
         let behind = walk.find(position + 1, &wanted)?;
         let finding = match behind {
             Some((at, header)) => {

@@ -36,8 +36,9 @@ pub(super) enum Step {
 
 /// What a batch behind damage must look like.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) epoch: Epoch,
+pub(super) struct Wanted<'a> {
+    /// Any of these leader epochs.
+    pub(super) epochs: &'a [Epoch],
     /// Lowest base offset.
     pub(super) from: Offset,
     /// The offset that it must end below or at, exclusive.
@@ -136,9 +137,9 @@ impl<'a> Walk<'a> {
     pub(super) fn find(
         &mut self,
         from: u64,
-        wanted: &Wanted,
+        wanted: &Wanted<'_>,
     ) -> Result<Option<(u64, BatchHeader)>, kaas_substrate::Error> {
-        let epoch = wanted.epoch.get().to_be_bytes();
+        let epochs: Vec<_> = wanted.epochs.iter().map(|epoch| epoch.get().to_be_bytes()).collect();
         let (mut at, mut candidates) = (from, 0);
         while at < self.end {
             let bytes = self.bytes_at(at, HEADER_BYTES)?;
@@ -147,7 +148,10 @@ impl<'a> Walk<'a> {
             }
             let starts = bytes.len() - HEADER_BYTES + 1;
             let found = bytes.windows(HEADER_BYTES).position(|header| {
-                header.get(MAGIC_AT) == Some(&2) && header.get(EPOCH_AT..MAGIC_AT) == Some(&epoch)
+                header.get(MAGIC_AT) == Some(&2)
+                    && header
+                        .get(EPOCH_AT..MAGIC_AT)
+                        .is_some_and(|found| epochs.iter().any(|epoch| epoch == found))
             });
             let Some(skip) = found else {
                 at += starts as u64;
