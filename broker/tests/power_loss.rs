@@ -20,7 +20,7 @@ use kaas_engine::{
     SystemClock,
 };
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Verdict};
-use kaas_fault_injection::power::Volatile;
+use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
 use kaas_substrate::Substrate;
 use parking_lot::Mutex;
 
@@ -292,12 +292,12 @@ async fn compare(process: &Process, has_power: impl Fn() -> bool, history: &mut 
 /// One run; what went wrong in it.
 async fn run(seed: u64) -> Vec<String> {
     let mut random = Random(seed);
-    let mut disk = Volatile::new();
+    let disk = Simulation::new(Profile::local(), seeded(random.below(u64::MAX)));
     let mut history = History::default();
     for _ in 0..6 {
         let one_in = [60, 250, 900][usize::try_from(random.below(3)).unwrap()];
         let hook = Unlucky { random: Mutex::new(Random(random.below(u64::MAX))), one_in };
-        let faulty = Faulty::new(Arc::new(disk.clone()), Arc::new(hook));
+        let faulty = Faulty::new(disk.host(0), Arc::new(hook));
         let substrate: Arc<dyn Substrate> = Arc::new(faulty.clone());
         if let Some(process) = Process::start(&substrate) {
             compare(&process, || !faulty.has_crashed(), &mut history).await;
@@ -310,12 +310,11 @@ async fn run(seed: u64) -> Vec<String> {
         }
         // Or only the process was killed.
         if random.below(3) > 0 {
-            disk = disk.lose_power(&mut |bound| random.below(bound));
+            disk.crash_host(0);
         }
     }
-    disk = disk.lose_power(&mut |bound| random.below(bound));
-    let substrate: Arc<dyn Substrate> = Arc::new(disk);
-    match Process::start(&substrate) {
+    disk.crash_host(0);
+    match Process::start(&disk.host(0)) {
         Some(process) => compare(&process, || true, &mut history).await,
         None => history.problems.push("the last start failed".to_owned()),
     }

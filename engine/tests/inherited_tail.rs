@@ -1,5 +1,6 @@
 //! A leader that inherits bytes which only their writer could have synced: it writes them again before it serves them, all
-//! of them, and nothing else. The volume is one whose power goes, seen as a client of a file server sees it.
+//! of them, and nothing else. The volume is a simulated NFS server: what its first client wrote and did not sync is in its
+//! memory, and a sync of the second client does not cover it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use kaas_engine::MayBeNoSpace;
 use kaas_fault_injection::faulty::{Faulty, Point, Rule, Rules, Verdict};
-use kaas_fault_injection::power::Volatile;
+use kaas_fault_injection::simulated::{Profile, Simulation};
 use kaas_substrate::{
     Adoption, Entry, ErrorClass, File, Kind, LockGuard, OpenMode, RecordFile, Result, Sharing, Space,
     Substrate,
@@ -22,10 +23,10 @@ use support::{Volume, batch};
 /// What was written through [`OpenMode::Rewrite`]: where, and what.
 type Rewritten = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
-/// A client of a file server: its syncs cover what it wrote, not what others did.
+/// A client that notes what it writes again.
 #[derive(Debug, Clone)]
 struct Client {
-    server: Volatile,
+    server: Arc<dyn Substrate>,
     rewritten: Rewritten,
 }
 
@@ -36,8 +37,9 @@ struct Rewriting {
 }
 
 impl Client {
-    fn of(server: &Volatile) -> Self {
-        Self { server: server.clone(), rewritten: Rewritten::default() }
+    /// A client on the second host.
+    fn of(simulation: &Simulation) -> Self {
+        Self { server: simulation.host(1), rewritten: Rewritten::default() }
     }
 }
 
@@ -46,10 +48,10 @@ impl Substrate for Client {
         self.server.kind()
     }
     fn sharing(&self) -> Sharing {
-        Sharing::ManyHosts
+        self.server.sharing()
     }
     fn adoption(&self) -> Adoption {
-        Adoption::Rewrite
+        self.server.adoption()
     }
     fn root(&self) -> &Path {
         self.server.root()
@@ -82,8 +84,8 @@ impl Substrate for Client {
         }
         Ok(Arc::new(Rewriting { inner, rewritten: Arc::clone(&self.rewritten) }))
     }
-    fn make_durable(&self, path: &Path, _length: u64) -> Result<()> {
-        self.server.open(path, OpenMode::Read).map(|_| ())
+    fn make_durable(&self, path: &Path, length: u64) -> Result<()> {
+        self.server.make_durable(path, length)
     }
     fn create_records(&self, path: &Path, records: u64) -> Result<()> {
         self.server.create_records(path, records)
@@ -124,13 +126,20 @@ impl File for Rewriting {
     }
 }
 
-fn lose_everything_unsynced(server: &Volatile) -> Volatile {
-    server.lose_power(&mut |_| 0)
+/// A server that loses everything in its memory with its power.
+fn server() -> Simulation {
+    Simulation::new(Profile::nfs(), Box::new(|_| 0))
+}
+
+/// The first host has sent everything and committed nothing of it when it dies.
+fn dies_unsynced(simulation: &Simulation) {
+    simulation.advance(Profile::nfs().write_back_ms);
+    simulation.crash_host(0);
 }
 
 /// A partition whose first leader wrote these values, a batch each, and was killed before it synced them.
-fn unsynced(server: &Volatile, values: &[String]) -> Volume {
-    let mut volume = Volume::on(Arc::new(Client::of(server)), None);
+fn unsynced(simulation: &Simulation, values: &[String]) -> Volume {
+    let mut volume = Volume::on(simulation.host(0), None);
     volume.config.flush_messages = u64::MAX;
     volume.config.flush_ms = i64::MAX;
     volume.config.max_message_bytes = 4 << 20;
@@ -151,29 +160,31 @@ fn values() -> Vec<String> {
 
 #[test]
 fn what_is_served_survives_the_power_of_the_server() {
-    let server = Volatile::new();
+    let server = server();
     let values = values();
     let volume = unsynced(&server, &values);
+    dies_unsynced(&server);
+    let volume = volume.seen_through(server.host(1));
     let log = volume.open();
     assert_eq!(log.partition.status().high_watermark.0, 51);
     log.crash();
-    let left = lose_everything_unsynced(&server);
-    let volume = volume.seen_through(Arc::new(Client::of(&left)));
-    assert_eq!(volume.open().values(), values);
+    server.lose_power();
+    assert_eq!(volume.seen_through(server.host(1)).open().values(), values);
 }
 
 #[test]
 fn what_counts_is_written_again_and_nothing_else() {
-    let server = Volatile::new();
+    let server = server();
     let volume = unsynced(&server, &values());
     let segment = Path::new("0/00000001-00000000000000000000.log");
-    let file = server.open(segment, OpenMode::Write).unwrap();
+    let file = server.host(0).open(segment, OpenMode::Write).unwrap();
     let counted = file.length().unwrap();
     // A batch whose end has not arrived.
     let torn = batch(&["torn", "off"]);
     file.write_all_at(&[IoSlice::new(&torn[..torn.len() - 3])], counted).unwrap();
     let mut before = vec![0; usize::try_from(counted).unwrap()];
     file.read_at(&mut before, 0).unwrap();
+    dies_unsynced(&server);
 
     let client = Client::of(&server);
     let log = volume.seen_through(Arc::new(client.clone())).open();
@@ -193,14 +204,15 @@ fn what_counts_is_written_again_and_nothing_else() {
 /// Behind a checkpoint only: what lies before it was synced by its writer.
 #[test]
 fn what_was_synced_is_not_written_again() {
-    let server = Volatile::new();
-    let mut volume = Volume::on(Arc::new(Client::of(&server)), None);
+    let server = server();
+    let mut volume = Volume::on(server.host(0), None);
     volume.settings.checkpoint_distance_bytes = 10_000;
     let log = volume.open();
     for n in 0..200 {
         log.append(&[&format!("value {n}").repeat(30)]).unwrap();
     }
     log.crash();
+    dies_unsynced(&server);
     let client = Client::of(&server);
     let log = volume.seen_through(Arc::new(client.clone())).open();
     assert_eq!(log.values().len(), 200);
@@ -216,9 +228,10 @@ fn what_was_synced_is_not_written_again() {
 /// Nothing is served if it cannot be made durable; a later attempt finds the same.
 #[test]
 fn a_failure_to_write_again_fails_the_open() {
-    let server = Volatile::new();
+    let server = server();
     let values = values();
     let volume = unsynced(&server, &values);
+    dies_unsynced(&server);
     for (point, class) in [
         (Point::Write, ErrorClass::Io),
         (Point::Write, ErrorClass::NoSpace),
@@ -230,5 +243,5 @@ fn a_failure_to_write_again_fails_the_open() {
         assert_eq!(rules.hits(), 1, "{error}");
         assert_eq!(error.is_no_space(), class == ErrorClass::NoSpace, "{error}");
     }
-    assert_eq!(volume.open_at(9).unwrap().values(), values);
+    assert_eq!(volume.seen_through(server.host(1)).open_at(9).unwrap().values(), values);
 }

@@ -15,7 +15,7 @@ use kaas_engine::journal::{Journal, JournalSettings, OpenError, Replay, birth};
 use kaas_engine::leadership::Claimant;
 use kaas_engine::types::Epoch;
 use kaas_fault_injection::faulty::Faulty;
-use kaas_fault_injection::power::Volatile;
+use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
 use kaas_substrate::Substrate;
 use parking_lot::Mutex;
 use support::actor::{Random, Unlucky, try_seeds};
@@ -73,9 +73,9 @@ fn coordinate(
 
 fn run(seed: u64) -> Vec<String> {
     let mut random = Random(seed);
-    let mut disk = Volatile::new();
-    disk.create_dir(Path::new("slots")).unwrap();
-    disk.sync_dir(Path::new("")).unwrap();
+    let disk = Simulation::new(Profile::local(), seeded(random.next()));
+    disk.host(0).create_dir(Path::new("slots")).unwrap();
+    disk.host(0).sync_dir(Path::new("")).unwrap();
     let (mut known, mut problems) = (Vec::new(), Vec::new());
     for epoch in 1..3 + random.below(6) as u32 {
         let hook = Unlucky {
@@ -84,16 +84,15 @@ fn run(seed: u64) -> Vec<String> {
             crash_one_in: [15, 60, 300][random.below(3) as usize],
             full_one_in: [0, 4][random.below(2) as usize],
         };
-        let seen: Arc<dyn Substrate> = Arc::new(Faulty::new(Arc::new(disk.clone()), Arc::new(hook)));
+        let seen: Arc<dyn Substrate> = Arc::new(Faulty::new(disk.host(0), Arc::new(hook)));
         problems.extend(coordinate(&seen, epoch, &mut random, &mut known).err());
         // Or only the process was killed.
         if random.below(3) > 0 {
-            disk = disk.lose_power(&mut |bound| random.below(bound));
+            disk.crash_host(0);
         }
     }
-    disk = disk.lose_power(&mut |bound| random.below(bound));
-    let seen: Arc<dyn Substrate> = Arc::new(disk);
-    let last = coordinate(&seen, 100, &mut random, &mut known);
+    disk.crash_host(0);
+    let last = coordinate(&disk.host(0), 100, &mut random, &mut known);
     problems.extend(last.err());
     problems
 }

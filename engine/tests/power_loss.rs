@@ -10,7 +10,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use kaas_fault_injection::power::Volatile;
+use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
 use parking_lot::Mutex;
 use support::Volume;
 use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_seeds, verify};
@@ -18,8 +18,8 @@ use support::actor::{Actor, History, Random, Unlucky, check, small_volume, try_s
 /// One run; what went wrong in it.
 fn run(seed: u64) -> Vec<String> {
     let mut random = Random(seed);
-    let mut disk = Volatile::new();
-    let volume = small_volume(&mut random, Volume::on(Arc::new(disk.clone()), None));
+    let disk = Simulation::new(Profile::local(), seeded(random.next()));
+    let volume = small_volume(&mut random, Volume::on(disk.host(0), None));
     let (epochs, history) = (Arc::new(AtomicU32::new(1)), Arc::new(Mutex::new(History::default())));
     let hook = Unlucky {
         stepper: None,
@@ -27,29 +27,29 @@ fn run(seed: u64) -> Vec<String> {
         crash_one_in: [40, 150, 600][random.below(3) as usize],
         full_one_in: [0, 5][random.below(2) as usize],
     };
-    let seen = volume.seen_through(Arc::new(disk.clone()));
+    let seen = volume.seen_through(disk.host(0));
     let (hook, ids, told) = (Arc::new(hook), Arc::clone(&epochs), Arc::clone(&history));
     let mut actor = Actor::new(0, seen, hook, random.fork(), ids, told);
     for _ in 0..2 + random.below(5) {
         actor.work();
         // Or only the process was killed.
         if random.below(3) > 0 {
-            disk = disk.lose_power(&mut |bound| random.below(bound));
+            disk.crash_host(0);
         }
-        actor.volume = volume.seen_through(Arc::new(disk.clone()));
+        actor.volume = volume.seen_through(disk.host(0));
     }
     drop(actor);
     let mut history = Arc::into_inner(history).unwrap().into_inner();
     // Twice: what is read after the first time must be there after the second.
     for _ in 0..2 {
         let epoch = epochs.fetch_add(1, Ordering::SeqCst);
-        let volume = volume.seen_through(Arc::new(disk.clone()));
+        let volume = volume.seen_through(disk.host(0));
         verify(&volume, &mut history);
         match volume.open_at(epoch) {
             Ok(log) => check(&log, &mut history),
             Err(error) => history.problems.push(format!("open at epoch {epoch} failed: {error}")),
         }
-        disk = disk.lose_power(&mut |bound| random.below(bound));
+        disk.crash_host(0);
     }
     history.problems
 }

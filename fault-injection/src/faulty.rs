@@ -220,7 +220,7 @@ struct Gate {
 }
 
 /// The system error number that stands for a class (Linux).
-fn error_number(class: ErrorClass) -> i32 {
+pub(crate) fn error_number(class: ErrorClass) -> i32 {
     match class {
         ErrorClass::NotFound => 2,
         ErrorClass::Exists => 17,

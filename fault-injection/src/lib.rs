@@ -1,7 +1,7 @@
-//! What the tests of kaas break it with: a volume that fails when it is told to, and processes that are killed, paused
-//! and started again.
+//! What the tests of kaas break it with: a volume that fails when it is told to, a simulated one that several hosts share,
+//! processes that are killed, paused and started again.
 
 pub mod faulty;
-pub mod power;
 pub mod process;
+pub mod simulated;
 pub mod stepping;
