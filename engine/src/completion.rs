@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 /// The other side went away without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -100,6 +100,7 @@ pub mod manifest;
 pub mod producer_state;
 mod reserve;
 mod settings;
+mod sync;
 mod timer;
 pub mod types;
 pub mod verify;

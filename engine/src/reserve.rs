@@ -9,7 +9,7 @@
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kaas_substrate::{ErrorClass, OpenMode, Substrate};
@@ -18,6 +18,7 @@ use crate::driver::Time;
 use crate::error::EngineError;
 use crate::journal;
 use crate::leadership::ClaimError;
+use crate::sync::AtomicBool;
 
 /// Name of the reserve, at the engine's root.
 pub const RESERVE_FILE: &str = "~reserve";

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kaas_substrate::{OpenMode, Substrate};
-use parking_lot::Mutex;
 
 use super::staging::Staged;
 use crate::batch::BatchHeader;
@@ -22,6 +21,7 @@ use crate::manifest::{
 };
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
+use crate::sync::Mutex;
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// The files of one leader of one partition.

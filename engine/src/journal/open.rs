@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kaas_substrate::{OpenMode, Substrate, read_small, remove_tree, write_small};
-use parking_lot::{Condvar, Mutex};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -13,6 +12,7 @@ use super::state::{Sequence, Shared, State, Writer};
 use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
 use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
 use crate::manifest::versioned::{self, FileVersion};
+use crate::sync::{Condvar, Mutex};
 use crate::types::Epoch;
 
 /// Largest journal file or snapshot that is read.

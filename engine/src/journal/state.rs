@@ -5,12 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kaas_substrate::{File, Substrate};
-use parking_lot::{Condvar, Mutex};
 
 use super::{IoPool, JournalError, JournalSettings, cycle};
 use crate::completion::Completion;
 use crate::leadership::Leadership;
 use crate::manifest::versioned::FileVersion;
+use crate::sync::{Condvar, Mutex};
 
 /// Number of an append: counts up over all epochs of a slot, with gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -19,11 +19,10 @@ mod record;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kaas_substrate::{EntryKind, ErrorClass, RecordFile, Substrate};
-use parking_lot::Mutex;
 
 pub(crate) use self::claim::parse_name as claim_epoch;
 pub use self::claim::{ClaimError, claim};
@@ -31,6 +30,7 @@ use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, highest, records};
 pub use self::record::{Damage, FenceRecord};
 use crate::driver::Time;
+use crate::sync::{AtomicU32, Mutex};
 use crate::types::Epoch;
 
 /// How often a damaged fence is looked at before it is called so.

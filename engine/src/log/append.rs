@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::MutexGuard;
 
 use super::partition::{Core, Partition};
 use super::status::State;
@@ -13,6 +12,7 @@ use crate::completion::{Ticket, pair, ready};
 use crate::error::AppendError;
 use crate::producer_state::{Checks, Verdict};
 use crate::settings::{LogConfig, TimestampPolicy};
+use crate::sync::MutexGuard;
 use crate::types::{Offset, ProducerId, Timestamp};
 
 /// What an append waits for, as Kafka's `acks`.

@@ -19,10 +19,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
-use parking_lot::{Mutex, RwLock};
 
 use super::names::{SegmentFile, SegmentName};
 use super::partition::{Core, Partition};
@@ -39,6 +37,7 @@ use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing};
 use crate::manifest::versioned;
 use crate::manifest::{MANIFEST, Manifest, ProducerStateRef};
 use crate::settings::LogConfig;
+use crate::sync::{AtomicU64, Mutex, RwLock};
 use crate::types::{Epoch, Offset};
 
 /// What is to be opened, and as whom.

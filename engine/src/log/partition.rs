@@ -18,9 +18,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Mutex, RwLock};
+use std::sync::atomic::Ordering;
 
 use super::segment::Segment;
 use super::status::{State, Status};
@@ -35,6 +33,7 @@ use crate::identity::Identity;
 use crate::leadership::Leadership;
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
+use crate::sync::{AtomicU64, Mutex, RwLock};
 use crate::types::{Epoch, Offset};
 
 /// The segments of a partition, in the order of their offsets.

@@ -9,11 +9,10 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use kaas_substrate::{File, OpenMode, Substrate};
-use parking_lot::Mutex;
 
 use super::indexes::{IndexImages, LogIndexes};
 use super::names::{SegmentFile, SegmentName};
@@ -21,6 +20,7 @@ use super::rebuild::rebuild_indexes;
 use crate::batch::BatchHeader;
 use crate::error::ReadError;
 use crate::manifest::{IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::sync::{AtomicI64, Mutex};
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// Largest index file that is read; Kafka's largest setting is 2^31 - 1, and ours is checked against this.

@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
 use crate::settings::EngineSettings;
+use crate::sync::AtomicUsize;
 use crate::types::{Offset, Timestamp};
 
 /// Bytes of all tails of an engine.

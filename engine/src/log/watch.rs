@@ -3,9 +3,8 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
 use super::partition::Partition;
+use crate::sync::Mutex;
 
 /// Is told, on an I/O thread or the thread that changed the state, whenever the high watermark or the state of a
 /// partition has changed. Must be quick and must not block.

@@ -97,7 +97,10 @@ impl Volume {
     }
 
     pub fn open_at(&self, epoch: u32) -> Result<Log, EngineError> {
-        let engine = self.engine();
+        self.open_with(self.engine(), epoch)
+    }
+
+    pub fn open_with(&self, engine: Engine, epoch: u32) -> Result<Log, EngineError> {
         let partition = engine.open_partition(OpenPartition {
             dir: self.dir.clone(),
             identity: identity(),
