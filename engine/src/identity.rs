@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
 use crate::leadership;
+use crate::manifest::seal::seal_line;
+use crate::manifest::versioned;
 use crate::types::Epoch;
 
 /// The format version of partition directories that this build reads and writes.
@@ -52,33 +54,36 @@ pub fn write_partition(
     skipped_up_to: Epoch,
 ) -> Result<(), EngineError> {
     leadership::birth(substrate, dir, skipped_up_to)?;
+    let path = dir.join(PARTITION_FILE);
+    let bytes = encode(&path, identity)?;
+    let file = substrate.open(&path, OpenMode::CreateNew)?;
+    file.write_all_at(&[IoSlice::new(&bytes)], 0)?;
+    Ok(())
+}
+
+/// The bytes of `partition.json`, which will be at `path`.
+pub(crate) fn encode(path: &Path, identity: &Identity) -> Result<Vec<u8>, EngineError> {
     let body = PartitionFile {
         format: PARTITION_FORMAT,
         topic: identity.topic.clone(),
         partition: identity.partition,
         topic_id: hex(&identity.topic_id),
     };
-    let path = dir.join(PARTITION_FILE);
     let mut bytes = serde_json::to_vec(&body)
-        .map_err(|error| EngineError::Damaged { path: path.clone(), reason: error.to_string() })?;
-    bytes.push(b'\n');
-    let file = substrate.open(&path, OpenMode::CreateNew)?;
-    file.write_all_at(&[IoSlice::new(&bytes)], 0)?;
-    Ok(())
+        .map_err(|error| EngineError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
+    bytes.pop();
+    Ok(seal_line(bytes))
 }
 
 /// The identity that the partition directory `dir` carries.
 pub fn read_partition(substrate: &dyn Substrate, dir: &Path) -> Result<Identity, EngineError> {
     let path = dir.join(PARTITION_FILE);
     let bytes = kaas_substrate::read_small(substrate, &path, PARTITION_FILE_BYTES_MAX)?;
-    let damaged = |reason: String| EngineError::Damaged { path: path.clone(), reason };
-    let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
-    let format = value.get("format").and_then(serde_json::Value::as_u64).unwrap_or(0);
-    if format > u64::from(PARTITION_FORMAT) {
-        return Err(EngineError::NewerFormat { path, found: format, supported: u64::from(PARTITION_FORMAT) });
-    }
-    let body: PartitionFile = serde_json::from_value(value).map_err(|e| damaged(e.to_string()))?;
-    let topic_id = unhex(&body.topic_id).ok_or_else(|| damaged("topic_id is not 32 hex digits".into()))?;
+    let body: PartitionFile = versioned::decode(&path, PARTITION_FORMAT, &bytes)?;
+    let topic_id = unhex(&body.topic_id).ok_or_else(|| {
+        let reason = "topic_id is not 32 hex digits".into();
+        EngineError::Damaged { path, reason }
+    })?;
     Ok(Identity { topic: body.topic, partition: body.partition, topic_id })
 }
 

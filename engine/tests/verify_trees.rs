@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+#[path = "support/data.rs"]
+mod data;
 #[path = "support/looking.rs"]
 mod looking;
 mod support;
@@ -12,111 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use kaas_engine::io::{IoPool, IoPoolSettings};
-use kaas_engine::journal::{self, Journal, JournalSettings};
-use kaas_engine::leadership::{self, Claimant};
-use kaas_engine::types::{Epoch, Offset};
-use kaas_engine::verify::{Finding, Kind, Progress, Report, Severity, VerifyError, verify};
-use kaas_engine::{Engine, EngineSettings, LogConfig, ManualClock, OpenPartition};
+use data::Data;
+use kaas_engine::types::Offset;
+use kaas_engine::verify::{Kind, Severity, VerifyError};
 use kaas_fault_injection::faulty::{Faulty, Hook, Rule, Rules, Verdict};
-use kaas_substrate::{Local, Substrate};
-use looking::{bad, change, closed, dir, files, look, options, small_segments};
+use kaas_substrate::Substrate;
+use looking::{bad, change, closed, dir, files, look, small_segments};
 use proptest::prelude::*;
-use support::{START, Volume, batch, producer_batch};
-
-// A whole data directory.
-
-struct Data {
-    temporary: tempfile::TempDir,
-}
-
-impl Data {
-    /// Two topics of three partitions with a few records, the cluster's files, a slot with a journal.
-    fn new() -> Self {
-        let data = Self { temporary: tempfile::tempdir().unwrap() };
-        let volume: Arc<dyn Substrate> = Arc::new(Local::open(data.temporary.path()).unwrap());
-        for dir in ["cluster", "cluster/controller", "topics", "slots", "slots/groups"] {
-            volume.create_dir(Path::new(dir)).unwrap();
-        }
-        data.write("cluster/meta.json", r#"{"format":1,"cluster_id":"x","node_id":1}"#);
-        data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1,"all":{},"brokers":{}}"#);
-        leadership::birth(&*volume, Path::new("cluster/controller"), Epoch::NONE).unwrap();
-        let claimant = Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 };
-        let epoch = Epoch::new(1).unwrap();
-        leadership::claim(&volume, Path::new("cluster/controller"), epoch, &claimant).unwrap();
-
-        let clock = Arc::new(ManualClock::new(START));
-        let engine = Engine::open(Arc::clone(&volume), EngineSettings::default(), clock).unwrap();
-        for topic in ["orders", "payments"] {
-            let id = [topic.len() as u8; 16];
-            volume.create_dir(&Path::new("topics").join(topic)).unwrap();
-            let text = URL_SAFE_NO_PAD.encode(id);
-            let json = format!("{{\"format\":1,\"topic\":\"{topic}\",\"topic_id\":\"{text}\"}}");
-            data.write(&format!("topics/{topic}/topic-id.json"), &json);
-            for partition in 0..3 {
-                let dir = PathBuf::from(format!("topics/{topic}/{partition}"));
-                volume.create_dir(&dir).unwrap();
-                let identity =
-                    kaas_engine::identity::Identity { topic: topic.into(), partition, topic_id: id };
-                kaas_engine::identity::write_partition(&*volume, &dir, &identity, Epoch::NONE).unwrap();
-                let claimant = claimant.clone();
-                let config = LogConfig::default();
-                let opened =
-                    engine.open_partition(OpenPartition { dir, identity, epoch, claimant, config }).unwrap();
-                opened.append(&batch(&["a", "b"]), Default::default()).unwrap().wait().unwrap().unwrap();
-                opened.close().wait().unwrap().unwrap();
-            }
-        }
-        data.write("topics/orders/config.00000001.1.json", r#"{"format":1,"config":{"retention.ms":"1"}}"#);
-
-        let slot = Path::new("slots/groups/07");
-        journal::birth(&*volume, slot).unwrap();
-        let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
-        let pool = Arc::new(IoPool::new(settings).unwrap());
-        let (journal, _) =
-            Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default()).unwrap();
-        for n in 0..5 {
-            journal.append(&[n]).wait().unwrap();
-        }
-        journal.close();
-        data
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.temporary.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.path(name), text).unwrap();
-    }
-
-    fn verify(&self, target: &str) -> Report {
-        self.try_verify(target).unwrap()
-    }
-
-    fn try_verify(&self, target: &str) -> Result<Report, VerifyError> {
-        let volume = Local::open(self.temporary.path()).unwrap();
-        verify(&volume, Path::new(target), &options(), &Progress::default())
-    }
-
-    #[track_caller]
-    fn assert_found(&self, kind: Kind, file: &str) -> Finding {
-        let report = self.verify("");
-        let found = report.findings.iter().find(|finding| finding.kind == kind);
-        let found = found.unwrap_or_else(|| panic!("{kind:?} is not among {:#?}", report.findings));
-        assert_eq!(found.file, Path::new(file));
-        found.clone()
-    }
-
-    #[track_caller]
-    fn assert_clean(&self) -> Report {
-        let report = self.verify("");
-        assert!(report.is_clean() && bad(&report).is_empty(), "{:#?}", report.findings);
-        report
-    }
-}
+use support::{Volume, producer_batch};
 
 #[test]
 fn every_level_of_a_data_directory_can_be_named() {
@@ -126,10 +31,10 @@ fn every_level_of_a_data_directory_can_be_named() {
         assert!(report.findings.is_empty(), "{target}: {:#?}", report.findings);
         (report.topics, report.partitions, report.slots, report.records)
     };
-    assert_eq!(counts(""), (2, 6, 1, 12));
-    assert_eq!(counts("topics"), (2, 6, 0, 12));
-    assert_eq!(counts("topics/orders"), (1, 3, 0, 6));
-    assert_eq!(counts("topics/orders/2"), (0, 1, 0, 2));
+    assert_eq!(counts(""), (2, 6, 1, 18));
+    assert_eq!(counts("topics"), (2, 6, 0, 18));
+    assert_eq!(counts("topics/orders"), (1, 3, 0, 9));
+    assert_eq!(counts("topics/orders/2"), (0, 1, 0, 3));
     assert_eq!(counts("slots"), (0, 0, 1, 0));
     assert_eq!(counts("slots/groups"), (0, 0, 1, 0));
     assert_eq!(counts("slots/groups/07"), (0, 0, 1, 0));
@@ -150,7 +55,10 @@ fn topics() {
     assert!(found.problem.contains("partition 1"), "{}", found.problem);
     std::fs::rename(data.path("topics/orders/7"), data.path("topics/orders/1")).unwrap();
 
-    let id = std::fs::read_to_string(data.path("topics/orders/topic-id.json")).unwrap();
+    let sealed = std::fs::read_to_string(data.path("topics/orders/topic-id.json")).unwrap();
+    data.write("topics/orders/topic-id.json", &sealed.replace("orders", "sales"));
+    data.assert_found(Kind::TopicIdDamaged, "topics/orders/topic-id.json");
+    let id = r#"{"format":1,"topic":"orders","topic_id":"BgYGBgYGBgYGBgYGBgYGBg"}"#;
     data.write("topics/orders/topic-id.json", &id.replace("orders", "sales"));
     data.assert_found(Kind::ForeignDirectory, "topics/orders/topic-id.json");
     // A new incarnation of the topic with a partition of the former one.
@@ -166,7 +74,7 @@ fn topics() {
     data.assert_found(Kind::TopicIdDamaged, "topics/orders/topic-id.json");
     std::fs::remove_file(data.path("topics/orders/topic-id.json")).unwrap();
     data.assert_found(Kind::TopicIdMissing, "topics/orders/topic-id.json");
-    data.write("topics/orders/topic-id.json", &id);
+    data.write("topics/orders/topic-id.json", &sealed);
     data.assert_clean();
 
     data.write("topics/orders/config.00000001.2.json", r#"{"format":1,"config":{"retention.ms":1}}"#);
@@ -201,12 +109,27 @@ fn the_cluster_and_slots() {
     let data = Data::new();
     data.write("cluster/broker-configs.00000001.1.json", "?");
     data.assert_found(Kind::SettingsDamaged, "cluster/broker-configs.00000001.1.json");
-    data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1}"#);
+    data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1,"all":{}}"#);
+    data.assert_found(Kind::SettingsDamaged, "cluster/broker-configs.00000001.1.json");
+    data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1,"all":{},"brokers":{}}"#);
+    data.write("cluster/producer-ids.00000001.1.json", r#"{"format":1,"next_block_start":-1}"#);
+    data.assert_found(Kind::SettingsDamaged, "cluster/producer-ids.00000001.1.json");
+    data.write("cluster/producer-ids.00000002.1.json", r#"{"format":1,"next_block_start":5000}"#);
+    data.assert_found(Kind::Replaced, "cluster/producer-ids.00000001.1.json");
     data.write("cluster/meta.json", "?");
     data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
     std::fs::remove_file(data.path("cluster/meta.json")).unwrap();
     data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
     data.write("cluster/meta.json", r#"{"format":1}"#);
+    data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
+    data.write("cluster/meta.json", r#"{"format":1,"cluster_id":"x","node_id":1}"#);
+    for name in ["cluster/notes", "notes", "slots/notes", "slots/groups/notes"] {
+        data.write(name, "");
+        data.assert_found(Kind::UnknownFile, name);
+        std::fs::remove_file(data.path(name)).unwrap();
+    }
+    data.write("cluster/~tmp-meta.json", "");
+    data.assert_found(Kind::Temporary, "cluster/~tmp-meta.json");
     change(&data.path("cluster/controller/fence"), |bytes| bytes[512 + 9] ^= 1);
     data.assert_found(Kind::FenceDamaged, "cluster/controller/fence");
     change(&data.path("cluster/controller/fence"), |bytes| bytes[512 + 9] ^= 1);
@@ -221,6 +144,15 @@ fn the_cluster_and_slots() {
     std::fs::write(data.path(journal), &kept).unwrap();
     change(&data.path(journal), |bytes| bytes[second] ^= 1);
     data.assert_found(Kind::JournalDamaged, journal);
+    // An older one in the place of the newest.
+    let renamed = "slots/groups/07/journal.00000001.1.jsonl";
+    std::fs::write(data.path(renamed), &kept).unwrap();
+    data.assert_found(Kind::JournalDamaged, renamed);
+    std::fs::remove_file(data.path(renamed)).unwrap();
+    std::fs::remove_file(data.path(journal)).unwrap();
+    data.write("slots/groups/07/snapshot.00000001.1.json", "");
+    data.assert_found(Kind::JournalDamaged, "slots/groups/07/snapshot.00000001.1.json");
+    std::fs::remove_file(data.path("slots/groups/07/snapshot.00000001.1.json")).unwrap();
     std::fs::write(data.path(journal), kept).unwrap();
     data.write("slots/groups/07/notes", "");
     data.assert_found(Kind::UnknownFile, "slots/groups/07/notes");
@@ -381,7 +313,7 @@ fn command(args: &[&str]) -> Output {
 #[test]
 fn the_command_reports_and_exits() {
     let data = Data::new();
-    let root = data.temporary.path().to_str().unwrap();
+    let root = data.root().to_str().unwrap();
     let output = command(&[root]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -395,7 +327,7 @@ fn the_command_reports_and_exits() {
     let log = partition.join("00000001-00000000000000000000.log");
     std::fs::write(partition.join("~tmp-x"), "").unwrap();
     assert_eq!(command(&[root]).status.code(), Some(0), "infos are no findings");
-    change(&log, |bytes| *bytes.last_mut().unwrap() ^= 1);
+    change(&log, |bytes| bytes[70] ^= 1);
     let output = command(&[root]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");

@@ -11,29 +11,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::seal::{seal_line, unseal_line};
 use crate::manifest::versioned::FileVersion;
 use crate::types::Epoch;
 
 /// Format of journals and snapshots that this version writes, and the highest it reads.
 pub(super) const FORMAT: u64 = 1;
-
-/// Length of `,"crc32c":"0a1b2c3d"}`.
-const SEAL_BYTES: usize = 21;
-
-/// Closes a JSON object (without its last brace, not empty) with its checksum, and ends the line.
-pub(super) fn seal(mut open_object: Vec<u8>) -> Vec<u8> {
-    let crc = crc32c::crc32c(&open_object);
-    open_object.extend_from_slice(format!(",\"crc32c\":\"{crc:08x}\"}}\n").as_bytes());
-    open_object
-}
-
-/// The object without its seal and last brace, if the seal is right. `line` comes without its line feed.
-pub(super) fn unseal(line: &[u8]) -> Option<&[u8]> {
-    let (body, seal) = line.split_at_checked(line.len().checked_sub(SEAL_BYTES)?)?;
-    let digits = seal.strip_prefix(b",\"crc32c\":\"")?.strip_suffix(b"\"}")?;
-    let expected = format!("{:08x}", crc32c::crc32c(body));
-    (digits == expected.as_bytes()).then_some(body)
-}
 
 /// A version as JSON has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,13 +62,15 @@ pub enum LineError {
     Json(#[from] serde_json::Error),
     #[error("sequence number {found} follows {last}")]
     Sequence { last: u64, found: u64 },
+    #[error("it says that it is journal {epoch:08x}.{number}")]
+    Name { epoch: u32, number: u64 },
     #[error("the write it was part of would begin at {at}, behind it")]
     Position { at: u64 },
 }
 
-/// Parses an object that [`seal`] closed.
+/// Parses an object that [`seal_line`] closed.
 pub(super) fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, LineError> {
-    unseal(line).ok_or(LineError::Checksum)?;
+    unseal_line(line).ok_or(LineError::Checksum)?;
     Ok(serde_json::from_slice(line)?)
 }
 
@@ -93,7 +78,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, LineErr
 pub(super) fn sealed<T: Serialize>(object: &T) -> Result<Vec<u8>, serde_json::Error> {
     let mut bytes = serde_json::to_vec(object)?;
     bytes.pop();
-    Ok(seal(bytes))
+    Ok(seal_line(bytes))
 }
 
 /// An append as it stands in a file.
@@ -110,7 +95,7 @@ impl Line {
         let mut open = Vec::with_capacity(entries.len() + 80);
         open.extend_from_slice(format!("{{\"seq\":{sequence},\"at\":{at},\"entries\":").as_bytes());
         open.extend_from_slice(entries);
-        seal(open)
+        seal_line(open)
     }
 
     fn parse(line: &[u8], start: u64, last: u64) -> Result<(Self, u64), LineError> {
@@ -119,7 +104,7 @@ impl Line {
             seq: u64,
             at: u64,
         }
-        let body = unseal(line).ok_or(LineError::Checksum)?;
+        let body = unseal_line(line).ok_or(LineError::Checksum)?;
         let Numbers { seq, at } = serde_json::from_slice(line)?;
         if at > start {
             return Err(LineError::Position { at });

@@ -31,7 +31,7 @@ use serde::Serialize;
 
 pub use self::line::LineError;
 pub use self::open::{Entry, OpenError, Replay, birth};
-pub(crate) use self::open::{Inspected, inspect, is_journal_file};
+pub(crate) use self::open::{Inspected, inspect, is_journal_file, is_snapshot_file};
 pub use self::state::Sequence;
 use self::state::{OnOutcome, Shared, Staged, Work};
 use crate::completion::{self, Ticket};

@@ -11,6 +11,7 @@ use super::line::{self, FORMAT, Header, Line, LineError, Parsed, Reference, pars
 use super::state::{Sequence, Shared, State, Writer};
 use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
 use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
+use crate::manifest::seal::seal_line;
 use crate::manifest::versioned::{self, FileVersion};
 use crate::sync::{Condvar, Mutex};
 use crate::types::Epoch;
@@ -91,7 +92,7 @@ struct SnapshotFile {
 pub(super) fn snapshot_bytes(covers: Sequence, state: &[u8]) -> Vec<u8> {
     let mut open = format!("{{\"format\":{FORMAT},\"covers\":{},\"state\":", covers.0).into_bytes();
     open.extend_from_slice(state);
-    line::seal(open)
+    seal_line(open)
 }
 
 /// A journal file as it is born.
@@ -219,6 +220,11 @@ fn read_newest(
     if header.format > FORMAT {
         return Err(OpenError::NewerFormat { path, found: header.format });
     }
+    if (header.epoch, header.number) != (newest.epoch.get(), newest.number) {
+        // Under another's name it would take the place of what was acknowledged after it.
+        let reason = LineError::Name { epoch: header.epoch, number: header.number };
+        return Err(OpenError::Damaged { path, offset: 0, reason });
+    }
     let mut last = header.last_sequence.max(lines.last().map_or(0, |line| line.sequence));
     let snapshot = match header.snapshot.and_then(Reference::version) {
         None => None,
@@ -253,6 +259,11 @@ pub(crate) fn inspect(substrate: &dyn Substrate, dir: &Path) -> Result<Option<In
 /// The version that the name of a journal or snapshot file stands for.
 pub(crate) fn is_journal_file(name: &std::ffi::OsStr) -> Option<FileVersion> {
     JOURNAL.parse(name).or_else(|| SNAPSHOT.parse(name))
+}
+
+/// Whether the name is that of a snapshot.
+pub(crate) fn is_snapshot_file(name: &std::ffi::OsStr) -> bool {
+    SNAPSHOT.parse(name).is_some()
 }
 
 fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value), OpenError> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::io::IoPoolSettings;
 use crate::leadership::{ClaimError, Claimant};
+use crate::manifest::seal::seal_line;
 
 const SLOT: &str = "slots/07";
 
@@ -511,7 +512,7 @@ fn damage_is_refused_and_left_as_it_is() {
 fn newer_formats_are_refused() {
     let volume = born(Memory::new());
     drop(open(&volume, 1));
-    let newer = line::seal(
+    let newer = seal_line(
         br#"{"format":2,"epoch":1,"number":1,"snapshot":null,"inherited":0,"last_sequence":0,"x":1"#.to_vec(),
     );
     kaas_substrate::write_small(volume.as_ref(), &Path::new(SLOT).join("journal.00000001.1.jsonl"), &newer)

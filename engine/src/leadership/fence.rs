@@ -29,7 +29,7 @@ fn epoch_at(index: u64) -> Epoch {
 
 /// How long the fence must be for a leader of `epoch`: its own record and the next one lie inside, so that a
 /// successor writes where every host already sees the file.
-pub(super) fn records_needed(epoch: Epoch) -> u64 {
+pub(crate) fn records_needed(epoch: Epoch) -> u64 {
     (index(epoch) + 2).next_multiple_of(RECORDS_PER_STEP)
 }
 

@@ -27,6 +27,7 @@ use kaas_substrate::{EntryKind, ErrorClass, RecordFile, Substrate};
 pub(crate) use self::claim::parse_name as claim_epoch;
 pub use self::claim::{ClaimError, claim};
 use self::fence::index;
+pub(crate) use self::fence::records_needed;
 pub use self::fence::{FENCE_NAME, birth, highest, records};
 pub use self::record::{Damage, FenceRecord};
 use crate::driver::Time;

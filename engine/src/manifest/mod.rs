@@ -1,6 +1,7 @@
 //! Files that say what a directory holds.
 
 mod partition;
+pub(crate) mod seal;
 pub mod versioned;
 
 pub use partition::{

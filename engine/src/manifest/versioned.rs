@@ -6,17 +6,18 @@
 //! checked its fence. All functions block, and may be called from any I/O thread; the versions of one epoch are
 //! written by one thread at a time.
 //!
-//! JSON versions are objects with a `format` number; unknown fields are ignored when read, a higher format is
-//! refused. A damaged highest version is an error: falling back to a lower one could bring back what was deleted.
+//! JSON versions are objects with a `format` number and a checksum ([`super::seal`]); unknown fields are ignored when read,
+//! a higher format is refused. A damaged highest version is an error: falling back to a lower one could bring back what was deleted.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kaas_substrate::{EntryKind, Substrate, TEMPORARY_PREFIX, read_small, write_small};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
+use super::seal;
 use crate::types::Epoch;
 
 /// Largest file that is read.
@@ -140,21 +141,30 @@ pub fn read_highest<T: DeserializeOwned>(
     Ok(Some((version, decode(&path, kind.format, &bytes)?)))
 }
 
-/// Reads a JSON object with a `format` of at most `supported`. `path` is for the error only.
+/// Reads a JSON object with a `format` from 1 to `supported`. A checksum is checked; an object without one is taken as
+/// it is. `path` is for the error only.
 pub fn decode<T: DeserializeOwned>(path: &Path, supported: u32, bytes: &[u8]) -> Result<T, VersionedError> {
     #[derive(Deserialize)]
     struct Head {
         format: u64,
+        crc32c: Option<IgnoredAny>,
     }
     let damaged = |reason| VersionedError::Damaged { path: path.to_owned(), reason };
-    let Head { format } = serde_json::from_slice(bytes).map_err(damaged)?;
+    let Head { format, crc32c } = serde_json::from_slice(bytes).map_err(damaged)?;
+    if crc32c.is_some() && !seal::is_sealed(bytes) {
+        return Err(damaged(serde_json::Error::custom("its checksum is wrong")));
+    }
     if format > u64::from(supported) {
         return Err(VersionedError::NewerFormat { path: path.to_owned(), found: format, supported });
+    }
+    if format == 0 {
+        return Err(damaged(serde_json::Error::custom("there is no format 0")));
     }
     serde_json::from_slice(bytes).map_err(damaged)
 }
 
-/// A JSON object for people: `format` first, then the fields of `value` (a struct or map without such a field).
+/// A JSON object for people: `format` first, then the fields of `value` (a struct or map without such a field), and a
+/// checksum at the end.
 pub fn encode<T: Serialize>(path: &Path, format: u32, value: &T) -> Result<Vec<u8>, VersionedError> {
     #[derive(Serialize)]
     struct Envelope<'a, T> {
@@ -164,8 +174,8 @@ pub fn encode<T: Serialize>(path: &Path, format: u32, value: &T) -> Result<Vec<u
     }
     let mut bytes = serde_json::to_vec_pretty(&Envelope { format, value })
         .map_err(|reason| VersionedError::Unwritable { path: path.to_owned(), reason })?;
-    bytes.push(b'\n');
-    Ok(bytes)
+    bytes.truncate(bytes.len().saturating_sub("\n}".len()));
+    Ok(seal::seal_document(bytes))
 }
 
 /// Writes one version. Durable on return. A leader acts on it only after a look at its fence.
@@ -268,7 +278,11 @@ mod tests {
         write(&volume, dir, MANIFEST, version(31, 4), &sample(7)).unwrap();
         let bytes = read_small(&volume, Path::new("d/manifest.0000001f.4.json"), 1000).unwrap();
         let text = String::from_utf8(bytes).unwrap();
-        assert_eq!(text, "{\n  \"format\": 2,\n  \"log_start\": 7,\n  \"name\": \"x\"\n}\n");
+        let fields = "{\n  \"format\": 2,\n  \"log_start\": 7,\n  \"name\": \"x\"";
+        assert_eq!(
+            text,
+            format!("{fields},\n  \"crc32c\": \"{:08x}\"\n}}\n", crc32c::crc32c(fields.as_bytes()))
+        );
     }
 
     #[test]
@@ -301,6 +315,26 @@ mod tests {
             let error = read_highest::<Sample>(&volume, dir, MANIFEST).unwrap_err();
             assert!(matches!(error, VersionedError::Damaged { .. }), "{error}");
         }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found_and_files_without_a_checksum_are_read() {
+        let (volume, dir) = (volume(), Path::new("d"));
+        write(&volume, dir, MANIFEST, version(1, 1), &sample(7)).unwrap();
+        let kept = read_small(&volume, Path::new("d/manifest.00000001.1.json"), 1000).unwrap();
+        let read = |bytes: &[u8]| decode::<Sample>(Path::new("x"), 2, bytes);
+        for at in 0..kept.len() {
+            for bit in 0..8 {
+                let mut flipped = kept.clone();
+                flipped[at] ^= 1 << bit;
+                // A field of another name is one that is not known: then the file has no checksum, and is unharmed.
+                let harmless = read(&flipped).is_ok_and(|found| found == sample(7));
+                assert!(read(&flipped).is_err() || harmless, "bit {bit} of byte {at}");
+            }
+        }
+        assert_eq!(read(br#"{"format": 1, "log_start": 7, "name": "x"}"#).unwrap(), sample(7));
+        assert!(read(br#"{"format": 0, "log_start": 7, "name": "x"}"#).is_err());
+        assert!(read(br#"{"format": 1, "log_start": 7, "name": "x", "crc32c": "00000000"}"#).is_err());
     }
 
     #[test]

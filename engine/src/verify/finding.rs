@@ -231,6 +231,9 @@ kinds! {
     SettingsDamaged Error
         "The broker does not start."
         "Restore the file from a backup or snapshot, or move it aside and set the configs anew.";
+    ProducerIdsBehind Error
+        "Producer ids that are in use will be handed out again; a batch may then be taken for another producer's retry."
+        "Stop the broker; restore cluster/producer-ids.* from a backup, or write one with a higher number (docs/formats).";
     JournalDamaged Error
         "Acknowledged entries (committed offsets, transaction states) cannot be read; the slot cannot be opened."
         "Copy the directory before anything else, then restore it from a backup or snapshot of the volume.";
@@ -251,6 +254,10 @@ kinds! {
     Deleted Info
         "A deleted topic whose files are being removed."
         "Nothing: the controller goes on with it.";
+
+    NoChecksum Info
+        "An earlier version of kaas wrote it, or a person; damage that leaves it readable cannot be found."
+        "Nothing: the next version of the file has one.";
 
     // The check itself.
     Unreadable Error

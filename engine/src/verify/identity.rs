@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::Context;
 use super::finding::{Finding, Kind};
-use super::view::decode_as;
+use super::view::{decode_as, unsealed};
 use crate::error::EngineError;
 use crate::identity::{Identity, PARTITION_FILE, hex, read_partition};
 use crate::manifest::versioned::FileKind;
@@ -74,6 +74,9 @@ pub(super) fn check(context: &Context<'_>, dir: &Path, expected: &Expected, find
             return;
         }
     };
+    if let Ok(bytes) = read_small(context.substrate, &path, FILE_BYTES_MAX) {
+        findings.extend(unsealed(&path, &bytes));
+    }
     let Identity { topic, partition, topic_id } = &found;
     let mut differs = |what: &str, found: &str, expected: &str| {
         let problem = format!("it says {what} {found}; the directory is that of {expected}");
@@ -113,6 +116,7 @@ pub(super) fn check_topic(
             return None;
         }
     };
+    findings.extend(unsealed(&path, &bytes));
     if let Some(name) = name.filter(|name| *name != found.topic) {
         let problem = format!("it says topic {}; the directory is that of {name}", found.topic);
         findings.push(Finding::new(Kind::ForeignDirectory, &path, problem));

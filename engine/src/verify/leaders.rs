@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::Context;
 use super::finding::{Finding, Kind, Severity};
-use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord};
+use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, records_needed};
 use crate::types::Epoch;
 
 /// Records that are read at once.
@@ -40,6 +40,9 @@ struct ClaimFile {
     epoch: u32,
     broker_id: i32,
     incarnation: String,
+    assignment_version: u64,
+    #[serde(rename = "claimed_at_ms")]
+    _claimed_at_ms: u64,
 }
 
 /// Checks the fence and the claims of `dir`. `written` is the highest epoch whose leader left a file behind.
@@ -141,7 +144,8 @@ fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
             format!("a leader of epoch {written} has left files behind; the fence knows nothing of it");
         findings.push(Finding::new(Kind::FenceBehind, path, problem).at(position(u64::from(written.get()))));
     }
-    let needed = position(top + 2);
+    let leader = u32::try_from(top).ok().and_then(Epoch::new).unwrap_or(Epoch::NONE);
+    let needed = position(records_needed(leader));
     if fence.length < needed || !fence.length.is_multiple_of(RECORD_BYTES as u64) {
         let problem = format!("it has {} bytes; the leader of epoch {top} needs {needed}", fence.length);
         findings.push(Finding::new(Kind::FenceShort, path, problem));
@@ -175,8 +179,13 @@ fn check_claims(
             Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
             Some(FenceRecord::Claimed { owner }) => {
                 let problem = format!(
-                    "it names broker {} ({}), the fence broker {} ({})",
-                    claim.broker_id, claim.incarnation, owner.broker_id, owner.incarnation
+                    "it names broker {} ({}, assignment {}), the fence broker {} ({}, assignment {})",
+                    claim.broker_id,
+                    claim.incarnation,
+                    claim.assignment_version,
+                    owner.broker_id,
+                    owner.incarnation,
+                    owner.assignment_version
                 );
                 findings.push(Finding::new(Kind::ClaimDisagrees, &path, problem));
                 continue;
@@ -201,7 +210,7 @@ fn named_as(claim: &ClaimFile, owner: &Claimant) -> Claimant {
     Claimant {
         broker_id: claim.broker_id,
         incarnation: if whole { kept.to_owned() } else { claim.incarnation.clone() },
-        assignment_version: owner.assignment_version,
+        assignment_version: claim.assignment_version,
     }
 }
 
@@ -221,9 +230,13 @@ fn read_claim(context: &Context<'_>, path: &Path, epoch: Epoch) -> Result<Option
     }
     let claim: ClaimFile = serde_json::from_slice(&bytes)
         .map_err(|error| finding(Kind::ClaimDamaged, format!("it cannot be read: {error}")))?;
-    if claim.format > 1 {
-        let problem = format!("it has format {}; this version of kaas reads up to 1", claim.format);
-        return Err(finding(Kind::NewerFormat, problem));
+    match claim.format {
+        0 => return Err(finding(Kind::ClaimDamaged, "there is no format 0".into())),
+        1 => {}
+        newer => {
+            let problem = format!("it has format {newer}; this version of kaas reads up to 1");
+            return Err(finding(Kind::NewerFormat, problem));
+        }
     }
     if claim.epoch != epoch.get() {
         return Err(finding(Kind::ClaimDamaged, format!("it says epoch {}", claim.epoch)));

@@ -23,6 +23,7 @@
 //! `severity` (`error`, `warning`, `info`), `code` (see [`Kind`]), `file`, `position` and `offset` where there is
 //! one, `problem`, `meaning`, `action`.
 
+mod cluster;
 mod finding;
 mod identity;
 mod indexes;

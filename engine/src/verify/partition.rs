@@ -92,13 +92,15 @@ impl<'a> PartitionCheck<'a> {
         identity::check(self.context, self.dir, expected, &mut self.findings);
         let names = &self.view.names;
         let segments = names.logs.iter().map(|name| name.epoch);
-        let manifests = names.manifests.iter().map(|version| version.epoch);
-        let written = segments.chain(manifests).max();
+        let versions = [&names.manifests, &names.checkpoints, &names.snapshots];
+        let versions = versions.into_iter().flatten().map(|version| version.epoch);
+        let written = segments.chain(versions).max();
         leaders::check(self.context, self.dir, &names.claims, written, &mut self.findings);
 
         let empty = Manifest::default();
         let manifest = match &self.view.manifest {
-            Read::Found { version, content } => {
+            Read::Found { version, content, unsealed } => {
+                self.findings.extend(unsealed.as_deref().cloned());
                 if content.epoch != version.epoch.get() {
                     let problem = format!("it says epoch {}, its name {}", content.epoch, version.epoch);
                     self.tell(Kind::ManifestImpossible, &self.manifest_path(), problem);
@@ -110,8 +112,12 @@ impl<'a> PartitionCheck<'a> {
                 None
             }
             Read::Nothing => {
-                if !names.logs.is_empty() {
-                    let problem = format!("there are {} segments and no manifest", names.logs.len());
+                if !names.logs.is_empty() || !names.checkpoints.is_empty() || !names.snapshots.is_empty() {
+                    let (logs, checkpoints, snapshots) =
+                        (names.logs.len(), names.checkpoints.len(), names.snapshots.len());
+                    let problem = format!(
+                        "there is none, and there are {logs} segments, {checkpoints} checkpoints and {snapshots} producer snapshots"
+                    );
                     self.tell(Kind::ManifestMissing, self.dir, problem);
                 } else if !names.claims.is_empty() {
                     self.tell(Kind::NeverServed, self.dir, "there is no manifest and no segment");
@@ -335,7 +341,10 @@ impl<'a> PartitionCheck<'a> {
         let version = *view.names.checkpoints.last()?;
         let path = self.dir.join(CHECKPOINT.file_name(version));
         let checkpoint = match &view.checkpoint {
-            Read::Found { content, .. } => content,
+            Read::Found { content, unsealed, .. } => {
+                self.findings.extend(unsealed.as_deref().cloned());
+                content
+            }
             Read::Bad(finding) => {
                 let mut finding = (**finding).clone();
                 if first.is_none() {
@@ -346,6 +355,12 @@ impl<'a> PartitionCheck<'a> {
             }
             Read::Nothing => return None,
         };
+        if version.epoch.get() > manifest.epoch {
+            let problem =
+                format!("its leader's manifest is gone; the highest one is of epoch {}", manifest.epoch);
+            self.tell(Kind::SegmentWithoutManifest, &path, problem);
+            return None;
+        }
         if checkpoint.epoch != version.epoch.get() {
             let problem = format!("it says epoch {}, its name {}", checkpoint.epoch, version.epoch);
             self.tell(Kind::CheckpointUnused, &path, problem);
@@ -374,7 +389,9 @@ impl<'a> PartitionCheck<'a> {
                     "the checkpoint says that {} bytes of a segment at offset {} were committed; there is none",
                     checkpoint.position, checkpoint.base_offset
                 );
-                self.tell(Kind::MissingSegment, &path, problem);
+                let epoch = Epoch::new(checkpoint.epoch).unwrap_or(Epoch::NONE);
+                let name = SegmentName::appended(epoch, Offset(checkpoint.base_offset));
+                self.tell(Kind::MissingSegment, &log_path(self.dir, name), problem);
                 None
             }
             _ => None,

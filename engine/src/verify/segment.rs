@@ -16,7 +16,7 @@ use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
 use crate::log::recovery::marker;
 use crate::manifest::{Checkpoint, IndexLengths, LeaderEpoch, SegmentEntry};
-use crate::types::{Epoch, Offset, Timestamp};
+use crate::types::{Epoch, Offset, ProducerId, Timestamp};
 
 /// After so many findings the rest of a segment is left alone.
 const FINDINGS_PER_SEGMENT_MAX: usize = 1000;
@@ -57,6 +57,8 @@ pub(super) struct Counts {
     pub(super) batches: u64,
     pub(super) records: u64,
     pub(super) bytes: u64,
+    /// The highest producer id.
+    pub(super) highest_producer: Option<ProducerId>,
 }
 
 /// A walk through one segment.
@@ -331,6 +333,7 @@ impl SegmentCheck<'_> {
         self.counts.batches += 1;
         self.counts.bytes += header.batch_bytes as u64;
         self.counts.records += u64::try_from(header.record_count).unwrap_or(0);
+        self.counts.highest_producer = self.counts.highest_producer.max(header.producer_id);
         let marker = marker(file, position, header)?;
         let ended = self.replay.batch(header, marker);
         if let Some(indexes) = indexes {

@@ -1,14 +1,14 @@
 //! Slot journals: the state of coordinators, each in a directory with claims and a fence.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
 
 use super::finding::{Finding, Kind, Severity};
 use super::{Context, Examined, leaders};
-use crate::journal::{Inspected, OpenError, inspect, is_journal_file};
+use crate::journal::{Inspected, OpenError, inspect, is_journal_file, is_snapshot_file};
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::types::Epoch;
 
@@ -28,10 +28,24 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
 fn look(context: &Context<'_>, dir: &Path) -> Examined {
     let mut examined = Examined::default();
     let findings = &mut examined.findings;
-    let Some((claims, written)) = names(context, dir, findings) else { return examined };
-    leaders::check(context, dir, &claims, written, findings);
+    let Some(Names { claims, written, snapshot }) = names(context, dir, findings) else {
+        return examined;
+    };
+    let led = leaders::check(context, dir, &claims, written, findings);
     match inspect(context.substrate, dir) {
-        Ok(None) => {}
+        Ok(None) => {
+            if led.is_some() && snapshot.is_none() {
+                findings.push(Finding::new(Kind::NeverServed, dir, "there is no journal"));
+            }
+            // A snapshot follows a journal, and goes before it.
+            findings.extend(snapshot.map(|path| {
+                Finding::new(
+                    Kind::JournalDamaged,
+                    &path,
+                    "there is a snapshot, and no journal that builds on it",
+                )
+            }));
+        }
         Ok(Some(Inspected { path, bytes, valid_bytes })) => {
             if valid_bytes < bytes {
                 let problem = format!("{} bytes behind the last whole entry", bytes - valid_bytes);
@@ -56,12 +70,18 @@ fn as_finding(error: &OpenError, dir: &Path) -> Finding {
     }
 }
 
-/// The claims, and the highest epoch that left a file; tells of names that nobody knows.
-fn names(
-    context: &Context<'_>,
-    dir: &Path,
-    findings: &mut Vec<Finding>,
-) -> Option<(BTreeSet<Epoch>, Option<Epoch>)> {
+/// What the names in a slot's directory say.
+#[derive(Debug, Default)]
+struct Names {
+    claims: BTreeSet<Epoch>,
+    /// The highest epoch that left a file.
+    written: Option<Epoch>,
+    /// One of the snapshots.
+    snapshot: Option<PathBuf>,
+}
+
+/// Reads the names; tells of those that nobody knows.
+fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Option<Names> {
     let entries = match context.substrate.list(dir) {
         Ok(entries) => entries,
         Err(error) => {
@@ -69,16 +89,19 @@ fn names(
             return None;
         }
     };
-    let (mut claims, mut written, mut temporary, mut unknown) = (BTreeSet::new(), None, None, 0);
+    let (mut names, mut temporary, mut unknown) = (Names::default(), None, 0);
     for entry in entries {
         let name = entry.name.to_str().unwrap_or_default();
         if entry.kind == EntryKind::File {
             if let Some(epoch) = claim_epoch(&entry.name) {
-                claims.insert(epoch);
+                names.claims.insert(epoch);
                 continue;
             }
             if let Some(version) = is_journal_file(&entry.name) {
-                written = written.max(Some(version.epoch));
+                names.written = names.written.max(Some(version.epoch));
+                if is_snapshot_file(&entry.name) {
+                    names.snapshot = Some(dir.join(name));
+                }
                 continue;
             }
             if name.starts_with(TEMPORARY_PREFIX) {
@@ -98,13 +121,13 @@ fn names(
     if let Some(path) = temporary {
         findings.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
     }
-    Some((claims, written))
+    Some(names)
 }
 
 /// The controller's directory: claims and a fence, nothing else.
 pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined {
     let mut examined = Examined::default();
-    if let Some((claims, _)) = names(context, dir, &mut examined.findings) {
+    if let Some(Names { claims, .. }) = names(context, dir, &mut examined.findings) {
         leaders::check(context, dir, &claims, None, &mut examined.findings);
     }
     examined

@@ -9,32 +9,28 @@ use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::cluster::META_FILE;
 use super::finding::{Finding, Kind};
 use super::identity::{self, Expected, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
 use super::report::Report;
 use super::topics::{has_gap, is_topic_name, missing_partitions, partitions, topic_strays};
-use super::view::decode_as;
-use super::{Context, Examined, Options, Progress, partition, slots};
+use super::view::{decode_as, unsealed};
+use super::{Context, Examined, Options, Progress, cluster, partition, slots};
 use crate::identity::PARTITION_FILE;
 use crate::journal::is_journal_file;
 use crate::leadership::FENCE_NAME;
 use crate::log::SegmentName;
 use crate::manifest::MANIFEST;
-use crate::manifest::versioned::FileKind;
-use crate::reserve::RESERVE_FILE;
 
 /// Directories of a data directory.
-const CLUSTER_DIR: &str = "cluster";
-const TOPICS_DIR: &str = "topics";
-const SLOTS_DIR: &str = "slots";
-const CONTROLLER_DIR: &str = "controller";
+pub(super) const CLUSTER_DIR: &str = "cluster";
+pub(super) const TOPICS_DIR: &str = "topics";
+pub(super) const SLOTS_DIR: &str = "slots";
+pub(super) const CONTROLLER_DIR: &str = "controller";
 
 /// Prefixes of directories that are being born, or removed.
 pub(super) const NEW_PREFIX: &str = "~new-";
 const DELETED_PREFIX: &str = "~deleted-";
-
-/// Versioned files of the cluster.
-const CLUSTER_FILES: [FileKind; 2] = [FileKind::json("broker-configs", 1), FileKind::json("producer-ids", 1)];
 
 /// Missing partitions and unknown names of one directory that are told one by one.
 pub(super) const SHOWN_MAX: usize = 20;
@@ -88,7 +84,8 @@ pub fn verify(
     let tree = Tree { context: &context };
     let mut report = Report::default();
     let mut own = Vec::new();
-    let jobs = match tree.what(target)? {
+    let what = tree.what(target)?;
+    let jobs = match what {
         What::Nothing => {
             return Err(VerifyError::NothingThere { path: substrate.root().join(target) });
         }
@@ -111,7 +108,9 @@ pub fn verify(
         progress.directories.fetch_add(1, Ordering::Relaxed);
         examined
     });
+    let mut highest_producer = None;
     for (job, examined) in jobs.iter().zip(examined) {
+        highest_producer = highest_producer.max(examined.counts.highest_producer);
         let dir = match job {
             Job::Partition { dir, .. } => {
                 report.partitions += 1;
@@ -124,6 +123,11 @@ pub fn verify(
             Job::Controller { dir } => dir,
         };
         report.add(examined, dir, options.findings_max);
+    }
+    if let Some(highest) = highest_producer.filter(|_| what == What::Data) {
+        let cluster = target.join(CLUSTER_DIR);
+        let findings = cluster::check_producer_ids(&context, &cluster, highest).into_iter().collect();
+        report.add(Examined { findings, ..Examined::default() }, &cluster, options.findings_max);
     }
     Ok(report)
 }
@@ -164,10 +168,11 @@ impl Tree<'_> {
         if files().any(|entry| is_journal_file(&entry.name).is_some()) {
             return Ok(What::Slot);
         }
+        if named(&name, CONTROLLER_DIR) && named(&parent, CLUSTER_DIR) {
+            return Ok(What::Controller);
+        }
         if has(FENCE_NAME) {
-            return Ok(if named(&name, CONTROLLER_DIR) && named(&parent, CLUSTER_DIR) {
-                What::Controller
-            } else if named(&parent, SLOTS_DIR) || named(&grandparent, SLOTS_DIR) {
+            return Ok(if named(&parent, SLOTS_DIR) || named(&grandparent, SLOTS_DIR) {
                 What::Slot
             } else {
                 What::Partition
@@ -182,7 +187,7 @@ impl Tree<'_> {
         if named(&name, TOPICS_DIR) {
             return Ok(What::Topics);
         }
-        if has("meta.json") && has(CONTROLLER_DIR) {
+        if has(CONTROLLER_DIR) && (has(META_FILE) || named(&name, CLUSTER_DIR)) {
             return Ok(What::Cluster);
         }
         if has(CLUSTER_DIR) || has(TOPICS_DIR) || has(SLOTS_DIR) {
@@ -242,38 +247,19 @@ impl Tree<'_> {
             let topics = self.topic_dirs(&dir.join(TOPICS_DIR), own)?;
             jobs.extend(self.topics(topics, report));
         }
+        cluster::data_strays(dir, &entries, own);
         Ok(jobs)
     }
 
     fn cluster(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<Job>, kaas_substrate::Error> {
         let entries = self.list(dir)?;
-        self.json(&dir.join("meta.json"), Kind::ClusterMetaDamaged, own);
-        for kind in CLUSTER_FILES {
-            let newest = entries.iter().filter_map(|entry| kind.parse(&entry.name)).max();
-            if let Some(newest) = newest {
-                self.json(&dir.join(kind.file_name(newest)), Kind::SettingsDamaged, own);
-            }
-        }
+        cluster::check_files(self.context, dir, &entries, own);
         let controller = dir.join(CONTROLLER_DIR);
         if entries.iter().any(|entry| entry.name == CONTROLLER_DIR) {
             return Ok(vec![Job::Controller { dir: controller }]);
         }
         own.push(Finding::new(Kind::FenceMissing, &controller, "the controller's directory is not there"));
         Ok(Vec::new())
-    }
-
-    /// A JSON file of format 1; a version that vanishes has been replaced.
-    fn json(&self, path: &Path, damage: Kind, own: &mut Vec<Finding>) {
-        match read_small(self.context.substrate, path, identity::FILE_BYTES_MAX) {
-            Ok(bytes) => {
-                if let Err(finding) = decode_as::<Value>(path, &bytes, damage) {
-                    own.push(finding);
-                }
-            }
-            Err(error) if error.is_not_found() && damage != Kind::ClusterMetaDamaged => {}
-            Err(error) if error.is_not_found() => own.push(Finding::new(damage, path, "it is not there")),
-            Err(error) => own.push(Finding::new(Kind::Unreadable, path, error.to_string())),
-        }
     }
 
     /// Slots, one or two levels down.
@@ -315,7 +301,6 @@ impl Tree<'_> {
                 own.push(Finding::new(Kind::Deleted, &path, "a deleted topic"));
             } else if entry.kind == EntryKind::Dir && is_topic_name(&name) {
                 topics.push(path);
-            } else if name == RESERVE_FILE {
             } else if name.starts_with(TEMPORARY_PREFIX) {
                 own.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
             } else {
@@ -396,6 +381,7 @@ impl Tree<'_> {
                     let problem = "it has no object `config` of strings";
                     findings.push(Finding::new(Kind::TopicConfigDamaged, &path, problem));
                 }
+                findings.extend(unsealed(&path, &bytes));
             }
             Err(finding) => findings.push(finding),
         }

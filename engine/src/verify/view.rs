@@ -13,6 +13,7 @@ use super::finding::{Finding, Kind};
 use crate::identity::PARTITION_FILE;
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::log::{SegmentFile, SegmentName};
+use crate::manifest::seal;
 use crate::manifest::versioned::{FileKind, FileVersion, VersionedError, decode};
 use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE};
 use crate::types::Epoch;
@@ -79,7 +80,7 @@ impl Names {
 #[derive(Debug, PartialEq)]
 pub(super) enum Read<T> {
     Nothing,
-    Found { version: FileVersion, content: T },
+    Found { version: FileVersion, content: T, unsealed: Option<Box<Finding>> },
     Bad(Box<Finding>),
 }
 
@@ -123,7 +124,10 @@ fn read<T: serde::de::DeserializeOwned>(
             Read::Bad(Box::new(Finding::new(kind, &path, error.to_string())))
         }
         Ok(bytes) => match decode_as(&path, &bytes, damage) {
-            Ok(content) => Read::Found { version: *version, content },
+            Ok(content) => {
+                let unsealed = unsealed(&path, &bytes).map(Box::new);
+                Read::Found { version: *version, content, unsealed }
+            }
             Err(finding) => Read::Bad(Box::new(finding)),
         },
     }
@@ -149,6 +153,11 @@ pub(super) fn decode_as<T: serde::de::DeserializeOwned>(
         };
         Finding::new(kind, path, problem)
     })
+}
+
+/// That a JSON file has no checksum.
+pub(super) fn unsealed(path: &Path, bytes: &[u8]) -> Option<Finding> {
+    (!seal::is_sealed(bytes)).then(|| Finding::new(Kind::NoChecksum, path, "it has no field `crc32c`"))
 }
 
 /// The path of a segment's log.

@@ -1,0 +1,128 @@
+//! A whole data directory, and what verify says of it.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kaas_engine::io::{IoPool, IoPoolSettings};
+use kaas_engine::journal::{self, Journal, JournalSettings};
+use kaas_engine::leadership::{self, Claimant};
+use kaas_engine::manifest::versioned;
+use kaas_engine::types::Epoch;
+use kaas_engine::verify::{Finding, Kind, Progress, Report, VerifyError, verify};
+use kaas_engine::{Engine, EngineSettings, LogConfig, ManualClock, OpenPartition};
+use kaas_substrate::{Local, Substrate};
+use serde_json::json;
+
+use crate::looking::{bad, options};
+use crate::support::{START, batch, producer_batch};
+
+pub struct Data {
+    temporary: tempfile::TempDir,
+}
+
+impl Data {
+    /// Two topics of three partitions with a few records, the cluster's files, a slot with a journal.
+    pub fn new() -> Self {
+        let data = Self { temporary: tempfile::tempdir().unwrap() };
+        let volume: Arc<dyn Substrate> = Arc::new(Local::open(data.temporary.path()).unwrap());
+        for dir in ["cluster", "cluster/controller", "topics", "slots", "slots/groups"] {
+            volume.create_dir(Path::new(dir)).unwrap();
+        }
+        data.write_json("cluster/meta.json", &json!({"cluster_id": "x", "node_id": 1}));
+        let configs = json!({"all": {"max.connections": "9"}, "brokers": {"1": {"max.connections": "500"}}});
+        data.write_json("cluster/broker-configs.00000001.1.json", &configs);
+        data.write_json("cluster/producer-ids.00000001.1.json", &json!({"next_block_start": 1000}));
+        data.write("cluster/lock", "");
+        data.write("cluster/lock-holder.json", "{\"pid\":7}\n");
+        leadership::birth(&*volume, Path::new("cluster/controller"), Epoch::NONE).unwrap();
+        let claimant = Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 };
+        let epoch = Epoch::new(1).unwrap();
+        leadership::claim(&volume, Path::new("cluster/controller"), epoch, &claimant).unwrap();
+
+        let clock = Arc::new(ManualClock::new(START));
+        let engine = Engine::open(Arc::clone(&volume), EngineSettings::default(), clock).unwrap();
+        for topic in ["orders", "payments"] {
+            let id = [topic.len() as u8; 16];
+            volume.create_dir(&Path::new("topics").join(topic)).unwrap();
+            let text = URL_SAFE_NO_PAD.encode(id);
+            data.write_json(
+                &format!("topics/{topic}/topic-id.json"),
+                &json!({"topic": topic, "topic_id": text}),
+            );
+            for partition in 0..3 {
+                let dir = PathBuf::from(format!("topics/{topic}/{partition}"));
+                volume.create_dir(&dir).unwrap();
+                let identity =
+                    kaas_engine::identity::Identity { topic: topic.into(), partition, topic_id: id };
+                kaas_engine::identity::write_partition(&*volume, &dir, &identity, Epoch::NONE).unwrap();
+                let claimant = claimant.clone();
+                let config = LogConfig::default();
+                let opened =
+                    engine.open_partition(OpenPartition { dir, identity, epoch, claimant, config }).unwrap();
+                opened.append(&batch(&["a", "b"]), Default::default()).unwrap().wait().unwrap().unwrap();
+                let idempotent = producer_batch(7, 0, 0, &["c"]);
+                opened.append(&idempotent, Default::default()).unwrap().wait().unwrap().unwrap();
+                opened.close().wait().unwrap().unwrap();
+            }
+        }
+        data.write_json("topics/orders/config.00000001.1.json", &json!({"config": {"retention.ms": "1"}}));
+
+        let slot = Path::new("slots/groups/07");
+        journal::birth(&*volume, slot).unwrap();
+        let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
+        let pool = Arc::new(IoPool::new(settings).unwrap());
+        let (journal, _) =
+            Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default()).unwrap();
+        for n in 0..5 {
+            journal.append(&[n]).wait().unwrap();
+        }
+        journal.close();
+        data
+    }
+
+    pub fn root(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.temporary.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).unwrap();
+    }
+
+    /// A JSON file as kaas writes it, with its checksum.
+    pub fn write_json(&self, name: &str, value: &serde_json::Value) {
+        let bytes = versioned::encode(Path::new(name), 1, value).unwrap();
+        std::fs::write(self.path(name), bytes).unwrap();
+    }
+
+    pub fn verify(&self, target: &str) -> Report {
+        self.try_verify(target).unwrap()
+    }
+
+    pub fn try_verify(&self, target: &str) -> Result<Report, VerifyError> {
+        let volume = Local::open(self.temporary.path()).unwrap();
+        verify(&volume, Path::new(target), &options(), &Progress::default())
+    }
+
+    #[track_caller]
+    pub fn assert_found(&self, kind: Kind, file: &str) -> Finding {
+        let report = self.verify("");
+        let found = report.findings.iter().find(|finding| finding.kind == kind);
+        let found = found.unwrap_or_else(|| panic!("{kind:?} is not among {:#?}", report.findings));
+        assert_eq!(found.file, Path::new(file));
+        found.clone()
+    }
+
+    #[track_caller]
+    pub fn assert_clean(&self) -> Report {
+        let report = self.verify("");
+        assert!(report.is_clean() && bad(&report).is_empty(), "{:#?}", report.findings);
+        report
+    }
+}
