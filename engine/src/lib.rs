@@ -98,6 +98,8 @@ pub mod leadership;
 mod log;
 pub mod manifest;
 pub mod producer_state;
+#[cfg(feature = "cli")]
+pub mod qualify;
 mod reserve;
 mod settings;
 mod sync;

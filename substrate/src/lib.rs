@@ -21,6 +21,7 @@ mod error;
 pub mod local;
 pub mod memory;
 mod paths;
+pub mod probing;
 pub mod recognise;
 mod send;
 mod small_files;

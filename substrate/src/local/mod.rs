@@ -85,7 +85,7 @@ impl Local {
         Ok(Self { root: fd, path, whole_volume_sync: Mutex::new(WholeVolumeSync::Trusted) })
     }
 
-    fn open_at(&self, operation: Operation, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    pub(crate) fn open_at(&self, operation: Operation, path: &Path, flags: OFlags) -> Result<OwnedFd> {
         let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
         retry_on_intr(|| openat(&self.root, for_system(path), flags | OPEN_FLAGS, mode)).at(operation, path)
     }

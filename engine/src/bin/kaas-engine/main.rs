@@ -1,7 +1,9 @@
 //! The command `kaas-engine`: looks after data directories without a broker.
 //!
-//! Exit codes: 0 all is well, 1 something was found, 2 it could not run.
+//! Exit codes: 0 all is well, 1 something was found, 2 it could not run; `qualify` has 10 and 11 besides.
 
+mod qualify;
+mod shown;
 mod verify;
 
 use std::io::{self, BufWriter, Write};
@@ -18,7 +20,9 @@ const COULD_NOT_RUN: u8 = 2;
 /// Looks after the data directories of kaas, without a broker.
 #[derive(Debug, Parser)]
 #[command(name = "kaas-engine", version, max_term_width = 100)]
-#[command(after_help = "Exit codes: 0 all is well, 1 something was found, 2 it could not run.")]
+#[command(
+    after_help = "Exit codes: 0 all is well, 1 something was found, 2 it could not run; see the help of each command."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -28,6 +32,9 @@ struct Cli {
 enum Command {
     Dump(DumpArgs),
     Verify(verify::VerifyArgs),
+    Qualify(qualify::QualifyArgs),
+    #[command(hide = true)]
+    QualifyAgent(qualify::AgentArgs),
 }
 
 /// Shows what is in a file or directory: batches, index entries, transactions, metadata.
@@ -65,6 +72,8 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Dump(args) => run_dump(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Qualify(args) => qualify::run(&args),
+        Command::QualifyAgent(args) => qualify::run_agent(&args),
     }
 }
 

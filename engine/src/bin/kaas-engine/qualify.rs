@@ -1,0 +1,215 @@
+//! `kaas-engine qualify`: arguments, progress on a terminal, the report, the exit code; and `kaas-engine qualify-agent`, the
+//! process that touches the mount for it.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use kaas_engine::qualify::{
+    Options, Progress, QualifyError, Report, Trouble, Verdict, qualify, render, serve_agent,
+};
+
+use crate::shown::Shown;
+use crate::{COULD_NOT_RUN, complain};
+
+const FIT_FOR_ONE_BROKER: u8 = 10;
+const UNFIT: u8 = 11;
+
+/// Finds out whether a mount is fit for kaas: tries what kaas relies on with two processes, and measures.
+///
+/// Works in a directory of its own below DIR, `~qualify-<random>`, and removes it; touches nothing else. Give it a second
+/// client of the volume, --peer or --second-mount: what one client sees of itself says little about two.
+///
+/// Exits with 0 if the mount is fit for several brokers, 10 if for one broker, 11 if it is unfit, 2 if it could not run.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kaas-engine qualify /mnt/shared --peer 'ssh other-host kaas-engine'
+  kaas-engine qualify /mnt/shared --second-mount /mnt/shared-again --duration 1h --html report.html
+  kaas-engine qualify /data --peer 'kubectl exec -i kaas-1 -- kaas-engine' --json | jq .verdict
+  kaas-engine qualify /mnt/shared --restart-command 'ssh nfs-server power-cycle-and-wait'
+
+The peer's command gets ` qualify-agent` put behind it and is spoken to through its standard input and output, so it
+needs neither a port nor a login of its own. Both sides must be the same version.
+
+The JSON object is described in docs/operating/qualify.md.")]
+pub struct QualifyArgs {
+    /// A directory on the mount
+    dir: PathBuf,
+    /// Another mount of the same volume on this host, for the second process
+    #[arg(long, value_name = "DIR2", conflicts_with = "peer")]
+    second_mount: Option<PathBuf>,
+    /// A shell command that runs kaas-engine on another host, for the second process
+    #[arg(long, value_name = "COMMAND")]
+    peer: Option<String>,
+    /// DIR as the peer knows it, if it is called otherwise there
+    #[arg(long, value_name = "DIR", requires = "peer")]
+    peer_dir: Option<PathBuf>,
+    /// Try again and again for so long (90s, 10m, 1h); one pass is always made
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    duration: Duration,
+    /// How long one call may take before the volume counts as hanging
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = duration)]
+    timeout: Duration,
+    /// Do not measure latencies and throughput
+    #[arg(long)]
+    no_latencies: bool,
+    /// A shell command that restarts the volume as a loss of power does, and ends when it is mounted again
+    #[arg(long, value_name = "COMMAND")]
+    restart_command: Option<String>,
+    /// How long that may take
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
+    restart_timeout: Duration,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Serves another `kaas-engine qualify`, on standard input and output.
+#[derive(Debug, Args)]
+pub struct AgentArgs {}
+
+/// Runs the command.
+pub fn run(args: &QualifyArgs) -> ExitCode {
+    let options = match options(args) {
+        Ok(options) => options,
+        Err(problem) => {
+            complain(&problem, None);
+            return ExitCode::from(COULD_NOT_RUN);
+        }
+    };
+    let progress = Arc::new(Progress::default());
+    let shown = {
+        let progress = Arc::clone(&progress);
+        Shown::begin("{spinner} {wide_bar} {pos}/{len}  {msg}  {elapsed}", move |bar| {
+            use std::sync::atomic::Ordering;
+            bar.set_length(progress.total.load(Ordering::Relaxed));
+            bar.set_position(progress.done.load(Ordering::Relaxed));
+            bar.set_message(progress.step.lock().clone());
+        })
+    };
+    let outcome = qualify(&options, &progress);
+    shown.end();
+    match outcome {
+        Ok(report) => tell(&report, args),
+        Err(error) => {
+            complain(&error.to_string(), hint(&error));
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
+}
+
+/// Serves as the process that touches the mount.
+pub fn run_agent(_: &AgentArgs) -> ExitCode {
+    serve_agent(io::stdin().lock(), io::stdout());
+    // A thread may be held by the volume; it does not hold the process.
+    ExitCode::SUCCESS
+}
+
+fn options(args: &QualifyArgs) -> Result<Options, String> {
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    Ok(Options {
+        dir: absolute(&args.dir)?,
+        second_mount: args.second_mount.as_deref().map(absolute).transpose()?,
+        peer: args.peer.clone(),
+        peer_dir: args.peer_dir.as_deref().map(text).transpose()?,
+        duration: args.duration,
+        timeout: args.timeout,
+        latencies: !args.no_latencies,
+        restart_command: args.restart_command.clone(),
+        restart_timeout: args.restart_timeout,
+        program,
+    })
+}
+
+fn absolute(path: &Path) -> Result<String, String> {
+    text(&std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?)
+}
+
+fn text(path: &Path) -> Result<String, String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| format!("{}: not UTF-8", path.display()))
+}
+
+/// A number and a unit: `ms`, `s`, `m` or `h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor_ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("a number and a unit are needed, such as 90s, 10m or 1h".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
+    let millis = number.checked_mul(factor_ms).filter(|millis| *millis <= 30 * 24 * 3_600_000);
+    millis.map(Duration::from_millis).ok_or_else(|| "longer than 30 days".to_owned())
+}
+
+fn tell(report: &Report, args: &QualifyArgs) -> ExitCode {
+    let text = if args.json {
+        match serde_json::to_string_pretty(report) {
+            Ok(json) => json + "\n",
+            Err(error) => {
+                complain(&error.to_string(), None);
+                return ExitCode::from(COULD_NOT_RUN);
+            }
+        }
+    } else {
+        render(report)
+    };
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read our output has seen enough (`| head`).
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("cannot write the report: {error}"), None);
+            ExitCode::from(COULD_NOT_RUN)
+        }
+        _ => match report.verdict {
+            Verdict::Fit => ExitCode::SUCCESS,
+            Verdict::FitForOneBroker => ExitCode::from(FIT_FOR_ONE_BROKER),
+            Verdict::Unfit => ExitCode::from(UNFIT),
+        },
+    }
+}
+
+fn hint(error: &QualifyError) -> Option<&'static str> {
+    Some(match error {
+        QualifyError::Trouble(Trouble::Hung { .. }) => {
+            "the volume, or the connection to the peer, does not answer; look at the kernel's log and the server; \
+             --timeout waits longer"
+        }
+        QualifyError::Trouble(Trouble::Gone { .. } | Trouble::Garbled { .. }) => {
+            "the peer's command must run kaas-engine with standard input and output connected: try it by hand"
+        }
+        QualifyError::Trouble(Trouble::Refused { .. }) => {
+            "name an existing directory on the mount that this user may write in"
+        }
+        QualifyError::Trouble(Trouble::NotStarted { .. }) => "check the command",
+        QualifyError::NotTheSameVolume { .. } => {
+            "name the same directory on both sides (--peer-dir, --second-mount)"
+        }
+        QualifyError::AnotherVersion { .. } => "install the same version on both hosts",
+        QualifyError::Restart { .. } => {
+            "it must restart what holds the volume, mount it again if need be, and exit with 0"
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "5", "s", "1d", "-1s", "1.5s", "99999999999999999999s", "1000h"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

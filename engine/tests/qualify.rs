@@ -1,0 +1,271 @@
+//! `kaas-engine qualify` as a process, on a directory of this machine: verdicts, exit codes, and what it leaves behind.
+//!
+//! What a mount does wrong is played by a second process whose answers are changed on their way (`sed` in its pipe): so
+//! each property is seen to fail. Real mounts that do wrong are in the labs of `fault-injection`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kaas-engine");
+
+fn command(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("qualify").arg(dir).args(args);
+    command
+}
+
+/// Runs it without latencies; the exit code and the JSON.
+fn qualified(dir: &Path, args: &[&str]) -> (i32, Value) {
+    let output = command(dir, &["--json", "--no-latencies"]).args(args).output().unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!(
+            "{error}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
+    (output.status.code().unwrap(), report)
+}
+
+/// Runs it where it cannot come to a verdict; what it complains about.
+fn complaint(dir: &Path, args: &[&str]) -> String {
+    let Output { status, stdout, stderr } = command(dir, &["--no-latencies"]).args(args).output().unwrap();
+    let complaint = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{complaint}");
+    assert!(stdout.is_empty());
+    complaint
+}
+
+/// A second process whose answers go through `sed`.
+fn peer_through(script: &Path) -> String {
+    format!("sh -c '{PROGRAM} qualify-agent | sed -u -f {}'", script.display())
+}
+
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == name).unwrap_or_else(|| panic!("no check {name}: {report}"))
+}
+
+fn failed(report: &Value) -> Vec<&str> {
+    let checks = report["checks"].as_array().unwrap().iter();
+    checks.filter(|check| check["outcome"] == "failed").map(|check| check["name"].as_str().unwrap()).collect()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_directory_of_this_host_is_fit_for_one_broker_and_left_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("neighbour"), "kept").unwrap();
+    fs::create_dir(dir.path().join("~qualify-is-not-one")).unwrap();
+    let output = command(dir.path(), &["--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(10), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["format"], &report["verdict"]), (&1.into(), &"fit_for_one_broker".into()));
+    assert_eq!((&report["clients"], &report["volume"]["family"]), (&"one".into(), &"local".into()));
+    assert!(report["reasons"][0].as_str().unwrap().contains("one host"), "{report}");
+    assert_eq!(failed(&report), Vec::<&str>::new());
+    let passed = [
+        "mount_options",
+        "exclusive_create",
+        "exclusive_mkdir",
+        "rename_one_winner",
+        "rename_replaces",
+        "rename_births",
+        "record_uncached",
+        "fsync_visible",
+        "listing_fresh",
+    ];
+    for name in passed {
+        assert_eq!(check(&report, name)["outcome"], "passed", "{name}");
+    }
+    assert_eq!(check(&report, "fsync_durable")["outcome"], "not_tested");
+    assert_eq!(check(&report, "locks")["outcome"], "noted");
+    let rows = report["latencies"].as_array().unwrap();
+    assert_eq!(rows.len(), 8);
+    for row in rows {
+        let at = |name: &str| row[name].as_f64().unwrap();
+        assert!(row["count"].as_u64().unwrap() > 0 && at("min_us") > 0.0, "{row}");
+        assert!(at("p50_us") <= at("p99_us") && at("p99_us") <= at("p999_us"), "{row}");
+        assert!(at("p999_us") <= at("max_us"), "{row}");
+    }
+    assert_eq!(report["throughput"].as_array().unwrap().len(), 2);
+    assert_eq!(names(dir.path()), ["neighbour", "~qualify-is-not-one"]);
+    assert_eq!(fs::read(dir.path().join("neighbour")).unwrap(), b"kept");
+}
+
+#[test]
+fn the_text_fits_a_terminal_and_says_the_verdict_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = command(dir.path(), &["--no-latencies"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.lines().next().unwrap().ends_with(": FIT FOR ONE BROKER"), "{text}");
+    let long: Vec<_> = text.lines().skip(1).filter(|line| line.chars().count() > 80).collect();
+    assert_eq!(long, Vec::<&str>::new());
+    assert!(output.stderr.is_empty(), "no progress without a terminal");
+}
+
+#[test]
+fn each_property_that_does_not_hold_is_found() {
+    let everything_is_won = "/won/s/false/true/g";
+    let nothing_is_won = "/won/s/true/false/g";
+    let always_old = "s/\"newest\":[0-9]*/\"newest\":0/g";
+    let absent = "s/\"absent\":0/\"absent\":1/";
+    let torn = "s/\"torn\":0/\"torn\":2/";
+    let short = "/glance/s/\"length\":[0-9]*/\"length\":7/";
+    let old_names = "s/\"[0-9]*\\.renamed\"/\"other\"/g";
+    for (lies, expected) in [
+        (
+            &[everything_is_won, always_old, absent, old_names][..],
+            &[
+                ("exclusive_create", "both processes created"),
+                ("exclusive_mkdir", "both processes created"),
+                ("rename_one_winner", "both of two renames"),
+                ("rename_replaces", "the name was absent in 1 of"),
+                ("rename_births", "files were missing"),
+                ("record_uncached", "was seen not within"),
+                ("fsync_visible", "was fsynced and seen by a fresh open not within"),
+                ("listing_fresh", "the state before a rename"),
+            ][..],
+        ),
+        (
+            &[nothing_is_won, torn, short],
+            &[
+                ("exclusive_create", "neither process created"),
+                ("rename_one_winner", "neither of two renames"),
+                ("rename_replaces", "mixed or short in 2 of"),
+                ("rename_births", "were not whole"),
+                ("fsync_visible", "an appended block was fsynced and seen"),
+            ],
+        ),
+        (&["s/\"backwards\":0/\"backwards\":1/"], &[("record_uncached", "and then what was there before")]),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let script = tempfile::NamedTempFile::new().unwrap();
+        fs::write(script.path(), lies.join("\n")).unwrap();
+        let (code, report) = qualified(dir.path(), &["--peer", &peer_through(script.path())]);
+        assert_eq!((code, &report["verdict"]), (11, &"unfit".into()), "{lies:?}: {report}");
+        for (name, said) in expected {
+            let found = check(&report, name);
+            assert_eq!(found["outcome"], "failed", "{lies:?}: {found}");
+            assert!(found["detail"].as_str().unwrap().contains(said), "{lies:?}: {found}");
+            assert!(found["violations"].as_u64().unwrap() > 0);
+            assert!(report["reasons"].to_string().contains(said), "{report}");
+        }
+        assert_eq!(names(dir.path()), Vec::<String>::new(), "{lies:?}");
+    }
+}
+
+#[test]
+fn what_a_restart_of_the_volume_loses_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let restart = |what: &str| format!("cd {}/~qualify-*/durable-* && {what}", dir.path().display());
+    for (what, said) in [
+        ("rm a-1", Some("gone with its name")),
+        ("truncate -s 4096 b-4", Some("has 4096 bytes of 1048576")),
+        (
+            "dd if=/dev/zero of=a-overwritten bs=4096 count=1 conv=notrunc status=none",
+            Some("not what was fsynced"),
+        ),
+        ("mv a-replaced a-gone", Some("a file renamed over another is gone")),
+        ("test -e a-1", None),
+    ] {
+        let (code, report) = qualified(dir.path(), &["--restart-command", &restart(what)]);
+        let check = check(&report, "fsync_durable");
+        let expected = if said.is_some() { (11, "failed") } else { (10, "passed") };
+        assert_eq!((code, check["outcome"].as_str().unwrap()), expected, "{what}: {report}");
+        let said = said.unwrap_or("all there");
+        assert!(check["detail"].as_str().unwrap().contains(said), "{what}: {check}");
+        assert_eq!(names(dir.path()), Vec::<String>::new(), "{what}");
+    }
+    let complaint = complaint(dir.path(), &["--restart-command", "exit 3"]);
+    assert!(complaint.contains("restart command failed (exit status: 3)"), "{complaint}");
+    assert_eq!(names(dir.path()), Vec::<String>::new());
+}
+
+#[test]
+fn a_peer_that_cannot_be_worked_with_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    for (peer, said) in [
+        ("no-such-command-here", "the peer has ended (exit status: 127)"),
+        ("sleep 100;", "the peer: the first greeting did not return within 1 s"),
+        ("yes", "no proper answer to the first greeting; it said: qualify-agent"),
+        (&format!("timeout -s KILL 1.5 {PROGRAM}"), "the peer has ended"),
+    ] {
+        let timeout = if peer.contains("timeout") { "60s" } else { "1s" };
+        let complaint = complaint(dir.path(), &["--duration", "1m", "--timeout", timeout, "--peer", peer]);
+        assert!(complaint.contains(said) && complaint.contains("hint:"), "{peer}: {complaint}");
+        assert_eq!(names(dir.path()), Vec::<String>::new(), "{peer}");
+    }
+    let other = tempfile::tempdir().unwrap();
+    let second = other.path().to_str().unwrap();
+    let complaint = complaint(dir.path(), &["--second-mount", second]);
+    assert!(complaint.contains("it is not the same volume"), "{complaint}");
+    assert_eq!((names(dir.path()).len(), names(other.path()).len()), (0, 0));
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = complaint(&dir.path().join("missing"), &[]);
+    assert!(missing.contains("not found") && missing.contains("hint:"), "{missing}");
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    assert!(complaint(&file, &[]).contains("Not a directory"));
+    for wrong in
+        [&["--duration", "soon"][..], &["--peer", "x", "--second-mount", "/y"], &["--peer-dir", "/y"]]
+    {
+        assert!(complaint(dir.path(), wrong).contains("error:"));
+    }
+}
+
+#[test]
+fn what_crashed_runs_left_is_removed_and_what_goes_on_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let path = dir.path().join(name);
+        fs::create_dir_all(path.join("deep")).unwrap();
+        fs::write(path.join("deep/file"), "x").unwrap();
+        fs::File::create(path.join("lock")).unwrap()
+    };
+    drop(make("~qualify-00000000000000aa"));
+    let held = make("~qualify-00000000000000bb");
+    held.lock().unwrap();
+    drop(make("~qualify-other"));
+    let (_, report) = qualified(dir.path(), &[]);
+    assert_eq!(report["leftovers_removed"], serde_json::json!(["~qualify-00000000000000aa"]));
+    assert_eq!(report["leftovers_left"], serde_json::json!(["~qualify-00000000000000bb"]));
+    assert_eq!(names(dir.path()), ["~qualify-00000000000000bb", "~qualify-other"]);
+    assert!(dir.path().join("~qualify-00000000000000bb/deep/file").exists());
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run = command(dir.path(), &["--duration", "1h"]).stdout(Stdio::null()).spawn().unwrap();
+    until(|| names(dir.path()).len() == 1);
+    // Both processes are at work.
+    until(|| fs::read_dir(dir.path().join(&names(dir.path())[0])).unwrap().count() > 3);
+    run.kill().unwrap();
+    run.wait().unwrap();
+    until(|| names(dir.path()).is_empty());
+}
+
+fn until(done: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "not in a minute");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
