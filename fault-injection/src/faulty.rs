@@ -94,10 +94,23 @@ pub enum Verdict {
     /// A write: the first `bytes` bytes are written, then it fails with an error of this class. Other calls fail
     /// without an effect.
     Short { bytes: usize, class: ErrorClass },
+    /// It fails with this system error number, after as much of its effect.
+    Errno { number: i32, effect: Effect },
     /// As [`Verdict::Fail`] with an I/O error, and so do all later calls.
     Crash,
     /// As [`Verdict::Short`], and all later calls fail.
     CrashShort { bytes: usize },
+}
+
+/// How much of a failed call is done all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Nothing,
+    /// A write: its first bytes, this many. Nothing of other calls.
+    Part {
+        bytes: usize,
+    },
+    Everything,
 }
 
 /// Asked before every call; may block (to let tests choose an interleaving).
@@ -236,7 +249,11 @@ pub(crate) fn error_number(class: ErrorClass) -> i32 {
 
 impl Gate {
     fn error(point: Point, path: &Path, class: ErrorClass) -> Error {
-        Error::new(point.operation(), path, io::Error::from_raw_os_error(error_number(class)))
+        Self::system_error(point, path, error_number(class))
+    }
+
+    fn system_error(point: Point, path: &Path, number: i32) -> Error {
+        Error::new(point.operation(), path, io::Error::from_raw_os_error(number))
     }
 
     fn verdict(&self, point: Point, path: &Path) -> Verdict {
@@ -256,6 +273,12 @@ impl Gate {
             Verdict::Pass => act(),
             Verdict::FailAfter(class) => act().and_then(|_| Err(Self::error(point, path, class))),
             Verdict::Fail(class) | Verdict::Short { class, .. } => Err(Self::error(point, path, class)),
+            Verdict::Errno { number, effect } => {
+                if effect == Effect::Everything {
+                    act()?;
+                }
+                Err(Self::system_error(point, path, number))
+            }
             Verdict::Crash | Verdict::CrashShort { .. } => Err(Self::error(point, path, ErrorClass::Io)),
         }
     }
@@ -274,6 +297,14 @@ impl Gate {
             Verdict::Fail(class) => Err(Self::error(point, path, class)),
             Verdict::Short { bytes, class } => {
                 act(bytes.min(length)).and_then(|()| Err(Self::error(point, path, class)))
+            }
+            Verdict::Errno { number, effect } => {
+                let written = match effect {
+                    Effect::Nothing => Ok(()),
+                    Effect::Part { bytes } => act(bytes.min(length)),
+                    Effect::Everything => act(length),
+                };
+                written.and_then(|()| Err(Self::system_error(point, path, number)))
             }
             Verdict::Crash => Err(Self::error(point, path, ErrorClass::Io)),
             Verdict::CrashShort { bytes } => {

@@ -150,7 +150,9 @@ impl ErrorClass {
             | Errno::MFILE
             | Errno::NFILE
             | Errno::NOMEM => Self::Retriable,
-            Errno::IO | Errno::NXIO | Errno::NODEV | Errno::REMOTEIO | Errno::UCLEAN => Self::Io,
+            Errno::IO | Errno::NXIO | Errno::NODEV | Errno::REMOTEIO | Errno::UCLEAN | Errno::BADMSG => {
+                Self::Io
+            }
             Errno::PERM
             | Errno::ACCESS
             | Errno::ROFS
@@ -189,6 +191,7 @@ mod tests {
             (Errno::MFILE, ErrorClass::Retriable),
             (Errno::IO, ErrorClass::Io),
             (Errno::UCLEAN, ErrorClass::Io),
+            (Errno::BADMSG, ErrorClass::Io),
             (Errno::ACCESS, ErrorClass::Invalid),
             (Errno::PERM, ErrorClass::Invalid),
             (Errno::ROFS, ErrorClass::Invalid),

@@ -1,0 +1,73 @@
+//! The operations on the space that is put aside for a full volume.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+use kaas_engine::{RESERVE_FILE, Reserve};
+use kaas_fault_injection::faulty::{Faulty, Hook, Point};
+use kaas_substrate::{Memory, OpenMode, Substrate, write_small};
+
+use super::harness::{Case, Fault, Outcome};
+
+const CAPACITY: u64 = 4 << 20;
+
+fn volume(fault: &Fault) -> Arc<dyn Substrate> {
+    let memory = Arc::new(Memory::with_capacity(CAPACITY));
+    Arc::new(Faulty::new(memory, Arc::clone(&fault.rules) as Arc<dyn Hook>))
+}
+
+/// Putting it aside: if that cannot be done it counts as lent, or the call says that it is not known.
+fn put_aside(fault: &Fault) -> Outcome {
+    let volume = volume(fault);
+    let reserve = Reserve::new(Arc::clone(&volume));
+    fault.arm();
+    let outcome = match reserve.replenish() {
+        Ok(()) if reserve.is_lent() => Outcome::Refused,
+        Ok(()) => Outcome::GoesOn,
+        Err(_) => Outcome::RequestFails,
+    };
+    fault.mend();
+    reserve.replenish().unwrap();
+    assert!(!reserve.is_lent());
+    let there = volume.open(Path::new(RESERVE_FILE), OpenMode::Read).unwrap().length().unwrap();
+    assert_eq!(there, 1 << 20);
+    outcome
+}
+
+/// Lending it to a small write that finds the volume full.
+fn lend(fault: &Fault) -> Outcome {
+    let volume = volume(fault);
+    let reserve = Reserve::new(Arc::clone(&volume));
+    reserve.replenish().unwrap();
+    let left = volume.space().unwrap().available_bytes.unwrap();
+    let ballast = volume.open(Path::new("ballast"), OpenMode::CreateNew).unwrap();
+    ballast.write_all_at(&[IoSlice::new(&vec![1; left as usize])], 0).unwrap();
+    drop(ballast);
+    fault.arm();
+    let written = reserve.with(|| write_small(&*volume, Path::new("small"), b"text"));
+    let outcome = if written.is_ok() { Outcome::GoesOn } else { Outcome::RequestFails };
+    fault.mend();
+    reserve.with(|| write_small(&*volume, Path::new("small"), b"text")).unwrap();
+    assert!(reserve.is_lent());
+    volume.remove_file(Path::new("ballast")).unwrap();
+    reserve.replenish().unwrap();
+    assert!(!reserve.is_lent(), "put back when there is room");
+    outcome
+}
+
+pub const CASES: &[Case] = &[
+    Case {
+        name: "put aside: create the file",
+        point: Point::Create,
+        path: "~reserve",
+        nth: 1,
+        run: put_aside,
+    },
+    Case { name: "put aside: write it", point: Point::Write, path: "~reserve", nth: 1, run: put_aside },
+    Case { name: "put aside: sync it", point: Point::SyncData, path: "~reserve", nth: 1, run: put_aside },
+    Case { name: "put aside: ask for the space left", point: Point::Space, path: "", nth: 1, run: put_aside },
+    Case { name: "lend: open the file", point: Point::Open, path: "~reserve", nth: 1, run: lend },
+    Case { name: "lend: cut it", point: Point::SetLength, path: "~reserve", nth: 1, run: lend },
+    Case { name: "lend: sync the cut", point: Point::SyncData, path: "~reserve", nth: 1, run: lend },
+];
