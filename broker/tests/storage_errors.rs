@@ -220,8 +220,7 @@ fn restart(fault: &Fault) -> Outcome {
     let mut bench = Bench::new(fault);
     bench.world = None;
     fault.arm();
-    let outcome = started(fault, bench);
-    outcome
+    started(fault, bench)
 }
 
 fn started(fault: &Fault, mut bench: Bench) -> Outcome {
