@@ -7,6 +7,7 @@ mod crashes;
 mod local;
 mod nfs;
 mod partitions;
+mod random;
 
 use std::io::IoSlice;
 use std::path::Path;
