@@ -1,7 +1,9 @@
 //! What the tests of kaas break it with: a volume that fails when it is told to, a simulated one that several hosts share,
 //! processes that are killed, paused and started again.
 
+mod choice;
 pub mod faulty;
 pub mod process;
+mod ranges;
 pub mod simulated;
 pub mod stepping;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kaas_fault_injection::faulty::{Faulty, Rules};
+use kaas_fault_injection::faulty::{Faulty, Odds, Rules, Seeded};
 use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
 use kaas_substrate::conformance::{Hosts, run};
 use kaas_substrate::{Memory, Substrate};
@@ -12,8 +12,10 @@ use kaas_substrate::{Memory, Substrate};
 fn without_a_rule_everything_passes() {
     let failed = run(|| {
         let memory: Arc<dyn Substrate> = Arc::new(Memory::new());
-        let host = || Arc::new(Faulty::new(Arc::clone(&memory), Rules::new([])));
-        Hosts { first: host(), second: host() }
+        let first = Arc::new(Faulty::new(Arc::clone(&memory), Rules::new([])));
+        // By seed, and nothing ever happens.
+        let second = Arc::new(Faulty::new(Arc::clone(&memory), Seeded::new(1, Odds::default())));
+        Hosts { first, second }
     });
     assert!(failed.is_empty(), "{failed:?}");
 }

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::choice::Choice;
-use super::ranges::Ranges;
 use super::server::{Client, Inode, Stability, Stored};
+use crate::choice::Choice;
+use crate::ranges::Ranges;
 
 pub(super) const PAGE_BYTES: usize = 4096;
 

@@ -14,11 +14,9 @@
 //! `docs/fault-model.md` says what is modelled after what, and what is not modelled.
 
 mod cache;
-mod choice;
 mod data;
 mod names;
 mod profile;
-mod ranges;
 mod server;
 mod volume;
 mod world;
@@ -29,12 +27,12 @@ use std::sync::Arc;
 use kaas_substrate::Substrate;
 use parking_lot::Mutex;
 
-pub use self::choice::{Choose, seeded};
 pub use self::profile::{Broken, Profile};
+pub use crate::choice::{Choose, seeded};
 
-use self::choice::Choice;
 use self::volume::Mount;
 use self::world::World;
+use crate::choice::Choice;
 use crate::faulty::Hook;
 
 /// What becomes of a call that does not return.

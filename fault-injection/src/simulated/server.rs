@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 
-use super::choice::Choice;
-use super::ranges::{Ranges, pieces};
+use crate::choice::Choice;
+use crate::ranges::{Ranges, pieces};
 
 /// Unit of tearing, in bytes.
 pub(super) const SECTOR_BYTES: usize = 512;

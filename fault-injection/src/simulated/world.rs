@@ -7,9 +7,9 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::cache::{Cached, KnownName, PAGE_BYTES};
-use super::choice::Choice;
 use super::profile::Profile;
 use super::server::{Client, Inode, Server, Stability};
+use crate::choice::Choice;
 use crate::faulty::Hook;
 
 /// Why a call does not succeed.

@@ -4,29 +4,29 @@ use std::ops::Range;
 
 /// Disjoint ranges in ascending order; none is empty, none touches the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Ranges {
+pub(crate) struct Ranges {
     sorted: Vec<Range<usize>>,
 }
 
 impl Ranges {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.sorted.is_empty()
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.sorted.clear();
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.sorted.iter().cloned()
     }
 
     /// The end of the last range; 0 if there is none.
-    pub(super) fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.sorted.last().map_or(0, |range| range.end)
     }
 
-    pub(super) fn add(&mut self, new: Range<usize>) {
+    pub(crate) fn add(&mut self, new: Range<usize>) {
         if new.is_empty() {
             return;
         }
@@ -38,11 +38,11 @@ impl Ranges {
         self.sorted.splice(first..last, std::iter::once(start..end));
     }
 
-    pub(super) fn add_all(&mut self, others: &Self) {
+    pub(crate) fn add_all(&mut self, others: &Self) {
         others.iter().for_each(|range| self.add(range));
     }
 
-    pub(super) fn remove(&mut self, cut: &Range<usize>) {
+    pub(crate) fn remove(&mut self, cut: &Range<usize>) {
         let first = self.sorted.partition_point(|range| range.end <= cut.start);
         let last = self.sorted.partition_point(|range| range.start < cut.end);
         if first >= last || cut.is_empty() {
@@ -55,7 +55,7 @@ impl Ranges {
     }
 
     /// The parts of `window` that are in the set.
-    pub(super) fn within(&self, window: &Range<usize>) -> Vec<Range<usize>> {
+    pub(crate) fn within(&self, window: &Range<usize>) -> Vec<Range<usize>> {
         let first = self.sorted.partition_point(|range| range.end <= window.start);
         let rest = self.sorted.iter().skip(first).take_while(|range| range.start < window.end);
         rest.map(|range| range.start.max(window.start)..range.end.min(window.end))
@@ -64,7 +64,7 @@ impl Ranges {
     }
 
     /// The parts of `window` that are not in the set.
-    pub(super) fn gaps(&self, window: &Range<usize>) -> Vec<Range<usize>> {
+    pub(crate) fn gaps(&self, window: &Range<usize>) -> Vec<Range<usize>> {
         let mut gaps = Vec::new();
         let mut at = window.start;
         for covered in self.within(window) {
@@ -76,7 +76,7 @@ impl Ranges {
         gaps
     }
 
-    pub(super) fn covers(&self, window: &Range<usize>) -> bool {
+    pub(crate) fn covers(&self, window: &Range<usize>) -> bool {
         let at = self.sorted.partition_point(|range| range.end <= window.start);
         window.is_empty()
             || self.sorted.get(at).is_some_and(|range| range.start <= window.start && window.end <= range.end)
@@ -84,7 +84,7 @@ impl Ranges {
 }
 
 /// `range` cut at every multiple of `unit`.
-pub(super) fn pieces(range: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn pieces(range: Range<usize>, unit: usize) -> impl Iterator<Item = Range<usize>> {
     let mut at = range.start;
     std::iter::from_fn(move || {
         let start = at;

@@ -18,7 +18,7 @@ pub fn seeded(seed: u64) -> Choose {
     })
 }
 
-pub(super) struct Choice(pub Choose);
+pub(crate) struct Choice(pub Choose);
 
 impl fmt::Debug for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -28,13 +28,13 @@ impl fmt::Debug for Choice {
 
 impl Choice {
     /// A number below `bound` (below 1, if that is 0).
-    pub(super) fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(u64::MAX).max(1);
         usize::try_from((self.0)(bound).min(bound - 1)).unwrap_or(0)
     }
 
     /// True for one number of so many; not for 0.
-    pub(super) fn one_in(&mut self, bound: usize) -> bool {
+    pub(crate) fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) + 1 == bound
     }
 }
