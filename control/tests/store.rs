@@ -75,12 +75,21 @@ fn a_topic_is_durable_and_the_fence_was_asked_before_it_is_there() {
         world.store.delete_topic(world.store.topics().get("a").unwrap().id).unwrap();
         assert_eq!(
             world.events.take(),
-            ["take away a", "fence", "rename topics/a -> topics/~deleted-a-UUID", "sync dir topics", "fence"]
+            [
+                "take away a",
+                "fence",
+                "rename topics/a -> topics/~deleted-00000001-a-UUID",
+                "sync dir topics",
+                "fence"
+            ]
         );
         world.store.sweep().unwrap();
         let events = world.events.take();
         assert_eq!(events.first().map(String::as_str), Some("fence"));
-        assert!(events.iter().any(|event| event == "remove dir topics/~deleted-a-UUID"), "{events:?}");
+        assert!(
+            events.iter().any(|event| event == "remove dir topics/~deleted-00000001-a-UUID"),
+            "{events:?}"
+        );
     });
 }
 
@@ -371,7 +380,8 @@ fn a_deletion_that_fails_is_repeated() {
         world.say(Say::Leading);
         world.events.take();
         world.store.delete_topic(topic.id).unwrap();
-        assert_eq!(world.events.take(), ["sync dir topics", "fence"]);
+        let events = world.events.take();
+        assert!(events.ends_with(&["sync dir topics".to_owned(), "fence".to_owned()]), "{events:?}");
         assert!(world.store.topics().is_empty());
     });
 }

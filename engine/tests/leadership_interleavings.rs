@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use kaas_engine::leadership::{Claimant, Leadership, Standing, birth, claim, highest};
+use kaas_engine::leadership::{Claimant, Leadership, Standing, birth, claim, highest, take_away};
 use kaas_engine::types::Epoch;
 use kaas_fault_injection::faulty::Faulty;
 use kaas_fault_injection::stepping::{Stepper, Turnstile};
@@ -112,6 +112,49 @@ proptest! {
             }
         }
     }
+}
+
+/// A claim beside somebody who takes the directory away, claimed at epoch 1: whether each went well.
+fn claim_beside_taking_away(choices: Vec<u8>) -> (bool, bool) {
+    let memory = Memory::new();
+    memory.create_dir(Path::new(DIR)).unwrap();
+    birth(&memory, Path::new(DIR), Epoch::NONE).unwrap();
+    let run = |name: &str| Claimant { broker_id: 0, incarnation: name.to_owned(), assignment_version: 0 };
+    let volume: Arc<dyn Substrate> = Arc::new(memory.clone());
+    let first = Epoch::new(1).unwrap();
+    claim(&volume, Path::new(DIR), first, &run("deleter")).unwrap();
+    let turnstile = Turnstile::new(2, choices);
+    let actor = |number: usize| {
+        let (hook, alive) = Stepper::new(number, &turnstile);
+        let volume: Arc<dyn Substrate> = Arc::new(Faulty::new(Arc::new(memory.clone()), hook));
+        (volume, alive)
+    };
+    let ((claiming, claimant), (removing, remover)) = (actor(0), actor(1));
+    let claimant = thread::spawn(move || {
+        let _alive = claimant;
+        claim(&claiming, Path::new(DIR), Epoch::new(2).unwrap(), &run("late")).is_ok()
+    });
+    let remover = thread::spawn(move || {
+        let _alive = remover;
+        take_away(&*removing, Path::new(DIR), first).unwrap().is_none()
+    });
+    (claimant.join().unwrap(), remover.join().unwrap())
+}
+
+#[test]
+fn a_directory_is_led_or_taken_away_but_not_both() {
+    // Taking away writes, and looks; a claim has a good twenty steps. Each of the two between any of those.
+    let mut outcomes = std::collections::BTreeSet::new();
+    for write in 0..24 {
+        for look in write..24 {
+            let steps = |from: usize, to: usize| std::iter::repeat_n(0, to - from);
+            let choices =
+                steps(0, write).chain([1, 1]).chain(steps(write, look)).chain([1, 1]).chain(steps(0, 24));
+            outcomes.insert(claim_beside_taking_away(choices.collect()));
+        }
+    }
+    assert!(!outcomes.contains(&(true, true)), "led, and removed");
+    assert!(outcomes.contains(&(true, false)) && outcomes.contains(&(false, true)), "{outcomes:?}");
 }
 
 /// A look at the acknowledgements, so that the property above is not true for want of any.

@@ -250,6 +250,9 @@ impl Dumper<'_> {
                 ),
                 FenceRecord::Skipped { by } => format!("skipped by the claimant of epoch {by}"),
                 FenceRecord::Born => "the directory was born after this epoch".to_owned(),
+                FenceRecord::TakenAway { by } => {
+                    format!("taken away by the controller of epoch {by}: its topic is deleted")
+                }
                 FenceRecord::Damaged(damage) => {
                     let hint = "a claim of a higher epoch heals it";
                     let position = u64::from(epoch.get()) * 512;

@@ -5,7 +5,7 @@
 //! 1. the claim file, exclusively, durable: an epoch has one owner;
 //! 2. every record below the epoch is made used and durable: whoever leads at a lower epoch finds out;
 //! 3. the own record, durable: from now on it vouches for all below it;
-//! 4. a look above: if a higher epoch is claimed, this one is refused.
+//! 4. a look above: if a higher epoch is claimed, this one is refused; and a look whether the directory was taken away.
 //!
 //! A crash after 1 leaves an epoch that nobody leads; the next one works. A failed claim may be repeated by the same
 //! run of the same broker; everything is done again.
@@ -19,7 +19,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kaas_substrate::{OpenMode, RECORD_BYTES, RecordFile, Substrate, read_small};
 use serde::{Deserialize, Serialize};
 
-use super::fence::{FENCE_NAME, fill_below, fill_from, highest, highest_used, index, records_needed};
+use super::fence::{
+    FENCE_NAME, fill_below, fill_from, highest, highest_used, index, records_needed, taken_away_by,
+};
 use super::record::{FenceRecord, MAX_INCARNATION_BYTES};
 use super::{Claimant, Leadership};
 use crate::types::Epoch;
@@ -39,6 +41,9 @@ pub enum ClaimError {
     /// The epoch is 0, the highest number, or so far above the last one that the fence would grow by gigabytes.
     #[error("epoch {epoch} of {} cannot be claimed: the last one is {highest}", dir.display())]
     OutOfRange { dir: PathBuf, epoch: Epoch, highest: Epoch },
+    /// The directory was taken away: its topic is deleted. No epoch of it can be claimed.
+    #[error("{} was taken away by the controller of epoch {by}: its topic is deleted", dir.display())]
+    TakenAway { dir: PathBuf, by: Epoch },
     /// The incarnation is empty or too long.
     #[error("an incarnation has 1 to {MAX_INCARNATION_BYTES} bytes, this one {bytes}")]
     Incarnation { bytes: usize },
@@ -201,6 +206,7 @@ impl Attempt<'_> {
     /// Steps 2 to 4: the fence.
     fn take(&self, fence: &dyn RecordFile) -> Result<(), ClaimError> {
         // Refused before anything is written, if it can be told already.
+        self.check_taken_away(fence)?;
         self.check_above(fence)?;
         let mut own = [[0; RECORD_BYTES]];
         fence.read(index(self.epoch), &mut own)?;
@@ -209,14 +215,27 @@ impl Attempt<'_> {
             FenceRecord::Claimed { owner } if !owner.is_same_run(self.claimant) => return Err(self.refused()),
             FenceRecord::Skipped { .. } | FenceRecord::Born => return Err(self.refused()),
             // Damage at the own epoch is a torn write of a claimant that is gone, or is about to be seen above.
-            FenceRecord::Claimed { .. } | FenceRecord::Unclaimed | FenceRecord::Damaged(_) => {}
+            FenceRecord::Claimed { .. }
+            | FenceRecord::Unclaimed
+            | FenceRecord::TakenAway { .. }
+            | FenceRecord::Damaged(_) => {}
         }
         let from = fill_from(fence, self.epoch)?;
         fence.extend(records_needed(self.epoch))?;
         fill_below(fence, from, self.epoch)?;
         let owner = self.claimant.clone();
         fence.write(index(self.epoch), &[FenceRecord::Claimed { owner }.encode(self.epoch)])?;
-        self.check_above(fence)
+        self.check_above(fence)?;
+        self.check_taken_away(fence)
+    }
+
+    /// After the own record is written, this and [`super::take_away`] cannot both go well: one of them sees what the other
+    /// has written. A record that is half written is of somebody who has yet to look.
+    fn check_taken_away(&self, fence: &dyn RecordFile) -> Result<(), ClaimError> {
+        match taken_away_by(fence)? {
+            Some(by) => Err(ClaimError::TakenAway { dir: self.dir.to_owned(), by }),
+            None => Ok(()),
+        }
     }
 
     fn check_above(&self, fence: &dyn RecordFile) -> Result<(), ClaimError> {

@@ -56,12 +56,41 @@ pub fn highest(substrate: &dyn Substrate, dir: &Path) -> Result<Epoch> {
     Ok(fenced.max(claimed.unwrap_or(Epoch::NONE)))
 }
 
+/// Takes the directory away from everybody who might claim it: no claim succeeds that begins after this, nor one that
+/// was under way and of which this has seen nothing. Durable on return. Call it on a directory that was claimed at
+/// `epoch` (at most) and then renamed aside, before it is removed.
+///
+/// Returns the highest epoch above `epoch` that was used meanwhile. If there is one, somebody has taken over before the
+/// rename and may have acknowledged records: then [`give_back`], and rename it back.
+pub fn take_away(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<Option<Epoch>> {
+    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    fence.write(index(Epoch::NONE), &[FenceRecord::TakenAway { by: epoch }.encode(Epoch::NONE)])?;
+    highest_used(fence.as_ref(), index(epoch) + 1)
+}
+
+/// Takes [`take_away`] back. Durable on return.
+pub fn give_back(substrate: &dyn Substrate, dir: &Path) -> Result<()> {
+    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    fence.write(index(Epoch::NONE), &[FenceRecord::Unclaimed.encode(Epoch::NONE)])
+}
+
+/// Who took the directory away; `None` if nobody did, or is only just writing it.
+pub(super) fn taken_away_by(fence: &dyn RecordFile) -> Result<Option<Epoch>> {
+    let mut first = [[0; RECORD_BYTES]];
+    fence.read(index(Epoch::NONE), &mut first)?;
+    let [first] = first;
+    Ok(match FenceRecord::decode(&first, Epoch::NONE) {
+        FenceRecord::TakenAway { by } => Some(by),
+        _ => None,
+    })
+}
+
 /// All records of the fence in `dir` that are not zeros, lowest epoch first; for tools.
 pub fn records(substrate: &dyn Substrate, dir: &Path) -> Result<Vec<(Epoch, FenceRecord)>> {
     let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
     let mut found = Vec::new();
     let end = fence.records()?;
-    let mut first = 1;
+    let mut first = 0;
     while first < end {
         let read = read_some(fence.as_ref(), first, end)?;
         for (record, at) in read.iter().zip(first..) {

@@ -28,7 +28,7 @@ pub(crate) use self::claim::parse_name as claim_epoch;
 pub use self::claim::{ClaimError, claim};
 use self::fence::index;
 pub(crate) use self::fence::records_needed;
-pub use self::fence::{FENCE_NAME, birth, highest, records};
+pub use self::fence::{FENCE_NAME, birth, give_back, highest, records, take_away};
 pub use self::record::{Damage, FenceRecord};
 use crate::driver::Time;
 use crate::sync::{AtomicU32, Mutex};
@@ -160,6 +160,7 @@ impl Leadership {
             FenceRecord::Claimed { .. } => return self.deposed(after),
             FenceRecord::Skipped { by } => return self.deposed(by),
             FenceRecord::Born => return self.deposed(after),
+            FenceRecord::TakenAway { .. } => return self.unknown(after, Damage::Field),
             FenceRecord::Damaged(damage) => return self.unknown(after, damage),
             FenceRecord::Unclaimed => {}
         }
@@ -170,6 +171,7 @@ impl Leadership {
                 self.unknown(self.epoch, Damage::OwnRecordForeign)
             }
             FenceRecord::Unclaimed => self.unknown(self.epoch, Damage::OwnRecordMissing),
+            FenceRecord::TakenAway { .. } => self.unknown(self.epoch, Damage::Field),
             FenceRecord::Damaged(damage) => self.unknown(self.epoch, damage),
         }
     }

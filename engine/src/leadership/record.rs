@@ -1,4 +1,5 @@
-//! The 512-byte records of the fence: one an epoch, at byte `epoch * 512`; zeros mean "not claimed".
+//! The 512-byte records of the fence: one an epoch, at byte `epoch * 512`; zeros mean "not claimed". The first one, of
+//! no epoch, says whether the directory was taken away.
 //!
 //! Layout (little-endian): magic `kaasfnce` (0..8), format u32 (8), epoch u32 (12), kind u32 (16), owner's epoch u32
 //! (20), broker id i32 (24), assignment version u64 (28), length of the incarnation u32 (36), incarnation (40..168),
@@ -17,6 +18,7 @@ const FORMAT: u32 = 1;
 const CLAIMED: u32 = 1;
 const SKIPPED: u32 = 2;
 const BORN: u32 = 3;
+const TAKEN_AWAY: u32 = 4;
 const CRC_AT: usize = RECORD_BYTES - 4;
 
 /// What a record of the fence says of its epoch.
@@ -30,6 +32,9 @@ pub enum FenceRecord {
     Skipped { by: Epoch },
     /// The directory was born after this epoch; nobody ever led at it or below it.
     Born,
+    /// The directory is being removed by who led at epoch `by`; nobody can claim it any more. The record of
+    /// [`Epoch::NONE`], and of no other.
+    TakenAway { by: Epoch },
     /// The bytes are not a record of this epoch. Says nothing about who leads.
     Damaged(Damage),
 }
@@ -64,6 +69,7 @@ impl FenceRecord {
             Self::Claimed { owner } => (CLAIMED, epoch, Some(owner)),
             Self::Skipped { by } => (SKIPPED, *by, None),
             Self::Born => (BORN, epoch, None),
+            Self::TakenAway { by } => (TAKEN_AWAY, *by, None),
         };
         put(&mut record, 0, &MAGIC);
         put(&mut record, 8, &FORMAT.to_le_bytes());
@@ -113,6 +119,7 @@ impl FenceRecord {
             CLAIMED if owner_epoch == epoch => Ok(Self::Claimed { owner: decode_owner(record)? }),
             SKIPPED if owner_epoch > epoch => Ok(Self::Skipped { by: owner_epoch }),
             BORN if owner_epoch == epoch => Ok(Self::Born),
+            TAKEN_AWAY if epoch == Epoch::NONE => Ok(Self::TakenAway { by: owner_epoch }),
             _ => Err(Damage::Field),
         }
     }
@@ -164,6 +171,14 @@ mod tests {
             assert_eq!(FenceRecord::decode(&record.encode(epoch(5)), epoch(5)), record);
         }
         assert_eq!(FenceRecord::decode(&[0; RECORD_BYTES], epoch(5)), FenceRecord::Unclaimed);
+    }
+
+    #[test]
+    fn only_the_first_record_says_that_the_directory_is_gone() {
+        let record = FenceRecord::TakenAway { by: epoch(9) };
+        assert_eq!(FenceRecord::decode(&record.encode(Epoch::NONE), Epoch::NONE), record);
+        let elsewhere = FenceRecord::decode(&record.encode(epoch(5)), epoch(5));
+        assert_eq!(elsewhere, FenceRecord::Damaged(Damage::Field));
     }
 
     #[test]

@@ -286,3 +286,26 @@ fn the_claim_file_tells_a_person_who_claimed() {
     assert_eq!(found["incarnation"], "run-7");
     assert_eq!((found["epoch"].as_u64(), found["broker_id"].as_i64()), (Some(26), Some(1)));
 }
+
+#[test]
+fn a_directory_that_was_taken_away_cannot_be_claimed_until_it_is_given_back() {
+    let volume = volume();
+    let dir = Path::new("d");
+    take(&volume, 3, "deleter").unwrap();
+    assert_eq!(take_away(&*volume, dir, epoch(3)).unwrap(), None);
+    let refused = take(&volume, 4, "late").unwrap_err();
+    assert!(matches!(refused, ClaimError::TakenAway { by, .. } if by == epoch(3)), "{refused}");
+    give_back(&*volume, dir).unwrap();
+    let leadership = take(&volume, 4, "late").unwrap();
+    assert_eq!(take_away(&*volume, dir, epoch(3)).unwrap(), Some(epoch(4)));
+    // Whoever led before is not deposed by it: it was not asked.
+    assert_leading(&leadership);
+}
+
+#[test]
+fn damage_of_the_first_record_does_not_keep_anybody_from_leading() {
+    let volume = volume();
+    take_away(&*volume, Path::new("d"), epoch(1)).unwrap();
+    damage(&volume, 0, 20);
+    assert_leading(&take(&volume, 2, "a").unwrap());
+}

@@ -192,7 +192,8 @@ fn check_claims(
             }
             Some(FenceRecord::Skipped { by }) => format!("epoch {by} skipped it"),
             Some(FenceRecord::Born) => "the directory was born after it".to_owned(),
-            Some(FenceRecord::Damaged(_)) => continue,
+            // The first record is of no epoch, and no claim either.
+            Some(FenceRecord::Damaged(_) | FenceRecord::TakenAway { .. }) => continue,
             Some(FenceRecord::Unclaimed) | None => "the fence has no record of it".to_owned(),
         };
         findings.push(Finding::new(Kind::ClaimUnfinished, &path, unfinished));

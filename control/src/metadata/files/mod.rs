@@ -6,7 +6,7 @@
 //! topics/<topic>/<partition>/                      the engine's
 //! topics/~new-<uuid>/                              a topic that is being born
 //! topics/<topic>/~new-<partition>-<uuid>/          a partition that is being born
-//! topics/~deleted-<topic>-<uuid>/                  a deleted topic whose files are being removed
+//! topics/~deleted-<epoch>-<topic>-<uuid>/          a deleted topic whose files are being removed
 //! cluster/broker-configs.<epoch:08x>.<n>.json      the dynamic broker configs
 //! ```
 //!

@@ -25,7 +25,7 @@ pub(super) const TOPIC_ID_FILE: &str = "topic-id.json";
 pub(super) const TOPIC_ID_FORMAT: u32 = 1;
 
 /// Longest metadata file that is read.
-const FILE_BYTES_MAX: usize = 16 << 20;
+pub(super) const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// `topic-id.json`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,7 +154,7 @@ fn complete(partitions: &mut [u32], dir: &Path) -> Result<u32, ControlError> {
 }
 
 /// The partition that a directory's name stands for. Only the canonical spelling counts.
-fn partition_number(name: &str) -> Option<u32> {
+pub(super) fn partition_number(name: &str) -> Option<u32> {
     name.parse::<u32>().ok().filter(|number| number.to_string() == name)
 }
 
