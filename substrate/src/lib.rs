@@ -16,11 +16,14 @@
 //! - **P4**: fdatasync is honest: what it covered is on stable storage, and a later fresh open on another host
 //!   sees it, length included.
 
+mod cephfs;
 pub mod conformance;
 mod error;
-pub mod local;
+mod local;
 pub mod memory;
+mod nfs;
 mod paths;
+mod posix;
 pub mod probing;
 pub mod recognise;
 mod send;
@@ -28,13 +31,16 @@ mod small_files;
 mod traits;
 mod trees;
 
+pub use cephfs::{CephClient, CephFs};
 pub use error::{Error, ErrorClass, Operation, Result};
-pub use local::{Local, create_root};
+pub use local::Local;
 pub use memory::Memory;
+pub use nfs::Nfs;
+pub use posix::{Mounted, create_root};
 pub use send::send_file;
 pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
 pub use traits::{
-    Adoption, Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, Record, RecordFile, Sharing,
-    Space, Substrate,
+    Adoption, Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Record,
+    RecordFile, Sharing, Space, Substrate,
 };
 pub use trees::{NotRemoved, remove_tree};

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::paths::{AtPath, check, check_named};
-use crate::{EntryKind, Error, Local, LockGuard, Operation, Result, Space, Substrate, remove_tree};
+use crate::{EntryKind, Error, Local, LockGuard, Mounted, Operation, Result, Space, Substrate, remove_tree};
 
 /// What memory, positions and lengths of direct reads and writes are multiples of; enough for every volume known.
 pub const DIRECT_ALIGNMENT: usize = 4096;
@@ -23,7 +23,7 @@ pub const DIRECT_ALIGNMENT: usize = 4096;
 /// A directory on a volume that is being looked at.
 #[derive(Debug)]
 pub struct ProbeDir {
-    local: Local,
+    local: Mounted,
 }
 
 /// An open file of a [`ProbeDir`].
@@ -108,7 +108,7 @@ impl ProbeDir {
 
     /// The number of the mounted file system on this host: two mounts that share it share the client's caches.
     pub fn device(&self) -> Result<u64> {
-        let fd = self.local.open_at(Operation::Open, Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fd = self.local.open_dir(Operation::Open, Path::new(""))?;
         Ok(fstat(&fd).at(Operation::Open, Path::new(""))?.st_dev)
     }
 
@@ -120,7 +120,7 @@ impl ProbeDir {
     /// Every name in a directory, those of the client too.
     pub fn list(&self, dir: &Path) -> Result<Vec<String>> {
         check(Operation::List, dir)?;
-        let fd = self.local.open_at(Operation::List, dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fd = self.local.open_dir(Operation::List, dir)?;
         let mut names = Vec::new();
         for entry in Dir::new(fd).at(Operation::List, dir)? {
             let name = entry.at(Operation::List, dir)?.file_name().to_string_lossy().into_owned();
@@ -171,7 +171,7 @@ impl ProbeDir {
     /// Looks at a name, without opening it.
     pub fn look(&self, path: &Path) -> Result<NameFacts> {
         check_named(Operation::Length, path)?;
-        let dir = self.local.open_at(Operation::Length, Path::new(""), OFlags::PATH | OFlags::DIRECTORY)?;
+        let dir = self.local.open_dir(Operation::Length, Path::new(""))?;
         let found = statat(&dir, path, AtFlags::SYMLINK_NOFOLLOW).at(Operation::Length, path)?;
         Ok(NameFacts { length: u64::try_from(found.st_size).unwrap_or(0), inode: found.st_ino })
     }
@@ -186,7 +186,7 @@ impl ProbeDir {
             Access::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
         };
         let flags = if how.direct { flags | OFlags::DIRECT } else { flags };
-        Ok(ProbeFile { fd: self.local.open_at(operation, path, flags)?, path: path.to_owned() })
+        Ok(ProbeFile { fd: self.local.open_name(path, flags).at(operation, path)?, path: path.to_owned() })
     }
 }
 

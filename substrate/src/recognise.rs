@@ -1,8 +1,8 @@
 //! Which kind of volume a directory is on, and opening it with the implementation for that kind.
 //!
 //! The kernel's magic number decides, the mount table adds the name of the file system where the number does not say
-//! enough (FUSE). A volume that no implementation is made for is refused with the reason; it is never taken for
-//! another kind.
+//! enough (FUSE), and the options. A volume of no known kind, and one that is mounted in a way on which kaas could not keep
+//! its guarantees, is refused with the reason; none is taken for another kind.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::statfs;
 
-use crate::{Local, Substrate, local};
+use crate::{CephClient, CephFs, Local, Mounted, Nfs, Substrate, create_root, nfs};
 
 /// What a directory is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,20 @@ pub enum Choice {
     Recognise,
     /// A file system of this host, even if its kind is not known.
     Local,
+    /// NFS, even if the mount table does not say so.
+    Nfs,
+    /// CephFS, even if the mount table does not say so.
+    CephFs,
+}
+
+/// Why a mount is refused, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; {remedy}")]
+pub struct Refusal {
+    /// What kaas would not keep there, as a sentence about the mount.
+    pub reason: String,
+    /// What the operator can do.
+    pub remedy: &'static str,
 }
 
 /// Why a directory cannot be opened as a volume.
@@ -57,17 +71,20 @@ pub enum OpenError {
     /// The directory cannot be created, opened or looked at.
     #[error(transparent)]
     Storage(#[from] crate::Error),
-    /// There is no implementation for this kind of volume.
+    /// The volume is mounted in a way that kaas cannot keep its guarantees on.
+    #[error("{} is on {family}, mounted on {}: {refusal}", path.display(), point.display())]
+    Refused { path: PathBuf, family: Family, point: PathBuf, refusal: Refusal },
+    /// The operator says that the volume is of another kind than it is.
     #[error(
-        "{} is on {family} ({file_system}, mounted on {}): this version of kaas cannot keep its guarantees there",
+        "{} is on {family} ({file_system}, mounted on {}), not on {said}: leave --substrate out",
         path.display(),
         point.display()
     )]
-    NotSupported { path: PathBuf, family: Family, file_system: String, point: PathBuf },
+    OtherKind { path: PathBuf, family: Family, said: Family, file_system: String, point: PathBuf },
     /// The kind of volume is not known.
     #[error(
         "{} is on a file system that is not known to keep what kaas needs ({file_system}, mounted on {}): if it is \
-         a file system of this host, say so explicitly (substrate \"local\")",
+         a file system of this host, say so: --substrate local",
         path.display(),
         point.display()
     )]
@@ -101,18 +118,70 @@ pub fn recognise(path: &Path) -> Result<Mount, crate::Error> {
 /// touched if the volume is refused.
 pub fn open(path: &Path, choice: Choice) -> Result<Arc<dyn Substrate>, OpenError> {
     let mount = recognise(path)?;
-    let Mount { family, point, file_system, .. } = mount;
-    match (family, choice) {
-        (Family::Local, _) | (Family::Unknown, Choice::Local) => {
-            local::create_root(path)?;
-            Ok(Arc::new(Local::open(path)?))
+    let family = match (mount.family, choice.family()) {
+        (found, None) => found,
+        (Family::Unknown, Some(said)) => said,
+        (found, Some(said)) if found == said => found,
+        (family, Some(said)) => {
+            let Mount { file_system, point, .. } = mount;
+            return Err(OpenError::OtherKind { path: path.to_owned(), family, said, file_system, point });
         }
-        (Family::Nfs | Family::CephFs, _) => {
-            Err(OpenError::NotSupported { path: path.to_owned(), family, file_system, point })
+    };
+    let refusal = match family {
+        Family::Unknown => {
+            let Mount { file_system, point, .. } = mount;
+            return Err(OpenError::NotKnown { path: path.to_owned(), file_system, point });
         }
-        (Family::Unknown, Choice::Recognise) => {
-            Err(OpenError::NotKnown { path: path.to_owned(), file_system, point })
+        // On the operator's word alone there are no options to be judged.
+        Family::Nfs if mount.family == Family::Nfs => {
+            check_writable(&mount).and_then(|()| nfs::check(&mount.options))
         }
+        Family::Local | Family::Nfs | Family::CephFs => check_writable(&mount),
+    };
+    if let Err(refusal) = refusal {
+        return Err(OpenError::Refused { path: path.to_owned(), family, point: mount.point, refusal });
+    }
+    create_root(path)?;
+    Ok(Arc::new(match family {
+        Family::Nfs => Nfs::open(path)?,
+        Family::CephFs => CephFs::open(path, mount.ceph_client())?,
+        Family::Local | Family::Unknown => Local::open(path)?,
+    }))
+}
+
+/// Opens an existing directory with the implementation for its volume, for tools that only read: a mount that a broker
+/// would refuse is read too, and a file system of no known kind is taken for one of this host.
+pub fn open_to_read(path: &Path) -> Result<Mounted, crate::Error> {
+    let mount = recognise(path)?;
+    match mount.family {
+        Family::Nfs => Nfs::open(path),
+        Family::CephFs => CephFs::open(path, mount.ceph_client()),
+        Family::Local | Family::Unknown => Local::open(path),
+    }
+}
+
+fn check_writable(mount: &Mount) -> Result<(), Refusal> {
+    if mount.options.iter().any(|option| option == "ro") {
+        return Err(Refusal { reason: "it is mounted read-only".to_owned(), remedy: "mount it with rw" });
+    }
+    Ok(())
+}
+
+impl Choice {
+    fn family(self) -> Option<Family> {
+        match self {
+            Self::Recognise => None,
+            Self::Local => Some(Family::Local),
+            Self::Nfs => Some(Family::Nfs),
+            Self::CephFs => Some(Family::CephFs),
+        }
+    }
+}
+
+impl Mount {
+    /// Which client mounts a CephFS: the one that needs more care, if it is not known.
+    fn ceph_client(&self) -> CephClient {
+        if self.file_system == "ceph" { CephClient::Kernel } else { CephClient::Fuse }
     }
 }
 
@@ -287,6 +356,33 @@ mod tests {
         assert!(error.to_string().contains("mounted on /proc"), "{error}");
         // By the operator's word it is tried, and fails for what it is.
         assert!(matches!(open(dir, Choice::Local), Err(OpenError::Storage(_))));
+    }
+
+    #[test]
+    fn the_operators_word_does_not_make_a_kind() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("data");
+        for (choice, said) in [(Choice::Nfs, "NFS"), (Choice::CephFs, "CephFS")] {
+            let error = open(&dir, choice).unwrap_err();
+            assert!(matches!(error, OpenError::OtherKind { family: Family::Local, .. }), "{error}");
+            assert!(error.to_string().contains(&format!("not on {said}: leave --substrate out")), "{error}");
+        }
+        assert!(!dir.exists());
+        assert_eq!(open_to_read(parent.path()).unwrap().kind(), crate::Kind::Local);
+    }
+
+    #[test]
+    fn what_is_mounted_read_only_is_refused() {
+        let mount = |path: &str| find_mount(&TABLE.replace("rw,size=10k", "ro,size=10k"), Path::new(path));
+        check_writable(&mount("/mnt/shared")).unwrap();
+        assert!(check_writable(&mount("/mnt/shared/deep")).unwrap_err().reason.contains("read-only"));
+    }
+
+    #[test]
+    fn ceph_fuse_is_told_from_the_kernels_client() {
+        let client = |path: &str| find_mount(TABLE, Path::new(path)).ceph_client();
+        assert_eq!(client("/mnt/twice/x"), CephClient::Kernel);
+        assert_eq!(client("/mnt/with space"), CephClient::Fuse);
     }
 
     #[test]

@@ -6,14 +6,32 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::paths::check_named;
-use crate::{Error, OpenMode, Operation, Result, Substrate};
+use crate::{Error, ErrorClass, OpenMode, Operation, Result, Substrate};
 
 /// Prefix of the names that small files have while they are written. A name with it, found at a start, is what a
 /// crash left; nothing refers to it.
 pub const TEMPORARY_PREFIX: &str = "~tmp-";
 
+/// How often a small file is opened again because its handle was stale.
+const STALE_MAX: usize = 8;
+
 /// Reads a whole file, uncached; `Invalid` if it is longer than `max_bytes`.
 pub fn read_small(substrate: &dyn Substrate, path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
+    let mut outcome = read_once(substrate, path, max_bytes);
+    for _ in 0..STALE_MAX {
+        // Another host has replaced the file, and on NFS its name may lead to the former one, which cannot be read any
+        // more, until the directory has been read (measured: more than a hundred opens in a row).
+        match &outcome {
+            Err(error) if error.class == ErrorClass::Stale => {}
+            _ => break,
+        }
+        substrate.list(path.parent().unwrap_or(Path::new("")))?;
+        outcome = read_once(substrate, path, max_bytes);
+    }
+    outcome
+}
+
+fn read_once(substrate: &dyn Substrate, path: &Path, max_bytes: usize) -> Result<Vec<u8>> {
     let file = substrate.open(path, OpenMode::ReadUncached)?;
     let length = usize::try_from(file.length()?).unwrap_or(usize::MAX);
     if length > max_bytes {

@@ -16,6 +16,10 @@ use crate::Result;
 /// Size in bytes of a record of a [`RecordFile`]; also its alignment in the file.
 pub const RECORD_BYTES: usize = 512;
 
+/// The byte of a record that is always zero: extending a file may write a zero there at any time, over whatever stands
+/// there.
+pub const RECORD_ZERO_AT: usize = RECORD_BYTES - 5;
+
 /// One record of a [`RecordFile`]. All zeros means "never written".
 pub type Record = [u8; RECORD_BYTES];
 
@@ -93,7 +97,8 @@ pub trait Substrate: Send + Sync + fmt::Debug {
 
 /// An open file. Positioned access only; there is no hidden position.
 pub trait File: Send + Sync + fmt::Debug {
-    /// Reads at `offset` until `buf` is full or the file ends; the number of bytes read.
+    /// Reads at `offset` until `buf` is full or the file ends; the number of bytes read. What is behind them in `buf`
+    /// may have changed too.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
 
     /// As [`File::read_at`], but only what is in memory already: `None` if it would have to wait for the
@@ -132,7 +137,7 @@ pub trait RecordFile: Send + Sync + fmt::Debug {
     fn read(&self, first_index: u64, records: &mut [Record]) -> Result<()>;
 
     /// Writes `records` in place from `first_index` on. Durable, and visible to later reads of any host, on
-    /// return. `Invalid` if the file is not long enough. After an error any of them may have been written, and
+    /// return. `Invalid` if the file is not long enough. The byte [`RECORD_ZERO_AT`] of each must be zero. After an error any of them may have been written, and
     /// may vanish again: write them anew, through a fresh open, before relying on any.
     fn write(&self, first_index: u64, records: &[Record]) -> Result<()>;
 
@@ -189,7 +194,7 @@ pub enum Kind {
 }
 
 /// Whether brokers on several hosts may share the volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// One host only, and why.
     OneHost { reason: &'static str },

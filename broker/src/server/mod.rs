@@ -9,5 +9,5 @@ mod start;
 
 pub use broker::{Broker, Configs, Overloaded};
 pub use limits::{default_worker_threads, raise_descriptors};
-pub use options::{HostPort, LogFormat, Options, Setting};
+pub use options::{HostPort, LogFormat, Options, Setting, SubstrateKind};
 pub use start::{StartError, Started, start};

@@ -46,6 +46,10 @@ pub struct Options {
     #[arg(long, env = "KAAS_DATA_DIR", value_name = "DIR", default_value = "./kaas-data")]
     pub data_dir: PathBuf,
 
+    /// What the data directory is on. Found out by itself where the system says enough.
+    #[arg(long, env = "KAAS_SUBSTRATE", value_name = "KIND", default_value = "auto")]
+    pub substrate: SubstrateKind,
+
     /// Keep everything in memory and nothing on disk, for tests.
     #[arg(long, env = "KAAS_MEMORY", value_parser = FalseyValueParser::new())]
     pub memory: bool,
@@ -94,6 +98,19 @@ pub struct Options {
     /// Start although another process holds the directory's lock. Only for tests of what happens then.
     #[arg(long, env = "KAAS_IGNORE_LOCK", hide = true, value_parser = FalseyValueParser::new())]
     pub ignore_lock: bool,
+}
+
+/// What a data directory is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SubstrateKind {
+    /// Find out; a file system of no known kind is taken for one of this host.
+    Auto,
+    /// A file system of this host.
+    Local,
+    /// NFS, version 4.1 or later, mounted hard.
+    Nfs,
+    /// CephFS, by the kernel's client or ceph-fuse.
+    Cephfs,
 }
 
 /// How log lines look.

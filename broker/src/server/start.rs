@@ -20,7 +20,7 @@ use kaas_substrate::{Memory, Substrate};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::{Broker, Configs, HostPort, Options};
+use super::{Broker, Configs, HostPort, Options, SubstrateKind};
 use crate::api::Sessions;
 use crate::config::{BrokerConfigs, ConfigError, ConfigMap};
 use crate::group::state::{GroupConfig, GroupConfigError};
@@ -300,14 +300,20 @@ fn open_substrate(options: &Options) -> Result<(Arc<dyn Substrate>, PathBuf), St
     let dir = std::path::absolute(&options.data_dir).unwrap_or_else(|_| options.data_dir.clone());
     let failed = |source| StartError::Directory { dir: dir.clone(), source };
     let mount = recognise::recognise(&dir).map_err(failed)?;
-    if mount.family == Family::Unknown {
-        warn!(
-            file_system = %mount.file_system, mounted_on = %mount.point.display(),
-            "this file system is not known to keep what kaas needs; it is taken for one of this host"
-        );
-    }
-    // What is known not to be of this host is refused; the rest is for the operator to know.
-    let substrate = recognise::open(&dir, Choice::Local).map_err(|error| match error {
+    let choice = match options.substrate {
+        SubstrateKind::Auto if mount.family == Family::Unknown => {
+            warn!(
+                file_system = %mount.file_system, mounted_on = %mount.point.display(),
+                "this file system is not known to keep what kaas needs; it is taken for one of this host"
+            );
+            Choice::Local
+        }
+        SubstrateKind::Auto => Choice::Recognise,
+        SubstrateKind::Local => Choice::Local,
+        SubstrateKind::Nfs => Choice::Nfs,
+        SubstrateKind::Cephfs => Choice::CephFs,
+    };
+    let substrate = recognise::open(&dir, choice).map_err(|error| match error {
         recognise::OpenError::Storage(source) => failed(source),
         refused => StartError::Volume(refused),
     })?;
@@ -319,15 +325,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_volume_that_is_not_supported_is_a_matter_of_the_data_directory() {
-        let error = StartError::Volume(recognise::OpenError::NotSupported {
+    fn a_mount_that_is_refused_is_a_matter_of_the_data_directory() {
+        let error = StartError::Volume(recognise::OpenError::Refused {
             path: "/mnt/shared/kaas".into(),
             family: Family::Nfs,
-            file_system: "nfs4".to_owned(),
             point: "/mnt/shared".into(),
+            refusal: recognise::Refusal {
+                reason: "it is mounted soft".to_owned(),
+                remedy: "mount it with hard",
+            },
         });
         assert_eq!(error.exit_code(), 3);
-        let words = error.to_string();
-        assert!(words.contains("/mnt/shared/kaas is on NFS (nfs4, mounted on /mnt/shared)"), "{words}");
+        let expected = "cannot use data directory: /mnt/shared/kaas is on NFS, mounted on /mnt/shared: it is mounted \
+                        soft; mount it with hard";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_directory_is_not_taken_for_what_it_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        for kind in ["nfs", "cephfs"] {
+            let arguments = ["kaas", "--substrate", kind, "--data-dir"]
+                .map(str::to_owned)
+                .into_iter()
+                .chain([data_dir.display().to_string()]);
+            let options = <Options as clap::Parser>::try_parse_from(arguments).unwrap();
+            let error = open_substrate(&options).unwrap_err();
+            assert_eq!(error.exit_code(), 3);
+            assert!(error.to_string().contains("leave --substrate out"), "{error}");
+        }
+        assert!(!data_dir.exists(), "nothing is touched");
     }
 }

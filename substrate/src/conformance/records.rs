@@ -2,7 +2,7 @@
 
 use super::{Check, Hosts, Outcome, at_once, ensure, ensure_fails, path, put};
 use crate::ErrorClass::{Exists, Invalid, NotFound};
-use crate::{RECORD_BYTES, Record, RecordFile, Substrate};
+use crate::{RECORD_BYTES, RECORD_ZERO_AT, Record, RecordFile, Substrate};
 
 pub(super) const CHECKS: &[Check] = &[
     Check { name: "a record file is created exclusively, of zeros", run: create },
@@ -15,7 +15,11 @@ pub(super) const CHECKS: &[Check] = &[
 const ZEROS: Record = [0; RECORD_BYTES];
 
 fn record(fill: u8) -> Record {
-    [fill; RECORD_BYTES]
+    let mut record = [fill; RECORD_BYTES];
+    if let Some(zero) = record.get_mut(RECORD_ZERO_AT) {
+        *zero = 0;
+    }
+    record
 }
 
 fn read(file: &dyn RecordFile, index: u64) -> crate::Result<Record> {

@@ -12,7 +12,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use kaas_engine::dump::{DumpError, DumpOptions, dump};
-use kaas_substrate::{ErrorClass, Local};
+use kaas_substrate::recognise::open_to_read;
+use kaas_substrate::{ErrorClass, Mounted};
 
 const FOUND: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
@@ -105,8 +106,8 @@ fn run_dump(args: &DumpArgs) -> ExitCode {
 }
 
 /// A directory as a volume, and the path below it: empty for a directory itself, the name for a file in it.
-fn open(path: &Path) -> Result<(Local, PathBuf), DumpError> {
-    match Local::open(path) {
+fn open(path: &Path) -> Result<(Mounted, PathBuf), DumpError> {
+    match open_to_read(path) {
         Ok(substrate) => return Ok((substrate, PathBuf::new())),
         // No directory.
         Err(error) if error.class == ErrorClass::Invalid => {}
@@ -114,7 +115,7 @@ fn open(path: &Path) -> Result<(Local, PathBuf), DumpError> {
     }
     let name = path.file_name().ok_or_else(|| DumpError::NotAFile { path: path.to_owned() })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    Ok((Local::open(parent.unwrap_or(Path::new(".")))?, PathBuf::from(name)))
+    Ok((open_to_read(parent.unwrap_or(Path::new(".")))?, PathBuf::from(name)))
 }
 
 fn hint(error: &DumpError) -> Option<&'static str> {

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, verify};
-use kaas_substrate::{ErrorClass, Local, Substrate};
+use kaas_substrate::recognise::open_to_read;
+use kaas_substrate::{ErrorClass, Mounted, Substrate};
 
 use crate::{COULD_NOT_RUN, FOUND, complain};
 
@@ -103,10 +104,10 @@ fn run_one(dir: &Path, options: &Options) -> Result<Report, VerifyError> {
 
 /// The directory above `dir` as a volume, since what surrounds a partition says what is expected of it; or `dir`
 /// itself if that cannot be opened.
-fn open(dir: &Path) -> Result<(Local, PathBuf), VerifyError> {
-    let own = Local::open(dir)?;
+fn open(dir: &Path) -> Result<(Mounted, PathBuf), VerifyError> {
+    let own = open_to_read(dir)?;
     let parent = own.root().parent().zip(own.root().file_name());
-    let above = parent.and_then(|(parent, name)| Some((Local::open(parent).ok()?, PathBuf::from(name))));
+    let above = parent.and_then(|(parent, name)| Some((open_to_read(parent).ok()?, PathBuf::from(name))));
     Ok(above.unwrap_or_else(|| (own, PathBuf::new())))
 }
 

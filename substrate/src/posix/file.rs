@@ -1,10 +1,10 @@
-//! An open file of a local volume: positioned reads and gathered writes that finish what they start.
+//! An open file of a mounted volume: positioned reads and gathered writes that finish what they start.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{fdatasync, fstat, ftruncate};
+use rustix::fs::{AtFlags, StatxFlags, fdatasync, ftruncate, statx};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwritev, retry_on_intr};
 
 use crate::paths::AtPath;
@@ -14,14 +14,16 @@ use crate::{Error, File, Operation, Result};
 const MAX_PARTS: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct LocalFile {
+pub(super) struct MountedFile {
     fd: OwnedFd,
     path: PathBuf,
+    /// The descriptor is not one that goes past the page cache.
+    cached: bool,
 }
 
-impl LocalFile {
-    pub(super) fn new(fd: OwnedFd, path: &Path) -> Self {
-        Self { fd, path: path.to_owned() }
+impl MountedFile {
+    pub(super) fn new(fd: OwnedFd, path: &Path, cached: bool) -> Self {
+        Self { fd, path: path.to_owned(), cached }
     }
 
     /// Writes at most [`MAX_PARTS`] parts, however often the system stops in between; the bytes written.
@@ -70,12 +72,22 @@ pub(super) fn read_full(fd: &OwnedFd, path: &Path, buf: &mut [u8], offset: u64) 
     Ok(filled)
 }
 
-impl File for LocalFile {
+/// Length in bytes, as the volume knows it: a client of a file server otherwise answers from what it has heard seconds ago.
+pub(super) fn length_of(fd: &OwnedFd, path: &Path) -> Result<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+    let found = retry_on_intr(|| statx(fd, "", flags, StatxFlags::SIZE)).at(Operation::Length, path)?;
+    Ok(found.stx_size)
+}
+
+impl File for MountedFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         read_full(&self.fd, &self.path, buf, offset)
     }
 
     fn read_at_nowait(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        if !self.cached {
+            return Ok(None);
+        }
         let mut parts = [std::io::IoSliceMut::new(buf)];
         match retry_on_intr(|| preadv2(&self.fd, &mut parts, offset, ReadWriteFlags::NOWAIT)) {
             Ok(read) => Ok(Some(read)),
@@ -98,8 +110,7 @@ impl File for LocalFile {
     }
 
     fn length(&self) -> Result<u64> {
-        let found = fstat(&self.fd).at(Operation::Length, &self.path)?;
-        Ok(u64::try_from(found.st_size).unwrap_or(0))
+        length_of(&self.fd, &self.path)
     }
 
     fn set_length(&self, length: u64) -> Result<()> {
@@ -107,6 +118,7 @@ impl File for LocalFile {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.fd.as_fd())
+        // A send from it would not go past the page cache, or not work at all.
+        self.cached.then(|| self.fd.as_fd())
     }
 }

@@ -1,11 +1,11 @@
-//! A directory of a file system of this host.
+//! A directory of a mounted file system: what [`crate::Local`], [`crate::Nfs`] and [`crate::CephFs`] have in common, and
+//! [`Rules`], what they differ in.
 //!
 //! The root is held as a descriptor and every path is resolved below it, so a root that is renamed or mounted over
-//! stays the same directory. The page cache of one host is coherent: what one process wrote is what every later
-//! read of this host returns. What it is not is honest after a failed sync, so an uncached open drops what is cached
-//! of the file first. Safe from any thread; the only lock is held across `syncfs`, by design (see `sync_tree`).
+//! stays the same directory. Safe from any thread; the only lock is held across `syncfs`, by design (see `sync_tree`).
 
 mod file;
+mod names;
 mod records;
 
 use std::io;
@@ -15,28 +15,46 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{
-    Advice, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fadvise, fdatasync, flock,
-    fstat, fstatvfs, fsync, ftruncate, mkdirat, openat, renameat, renameat_with, statat, syncfs, unlinkat,
+    Advice, FileType, FlockOperation, Mode, OFlags, fadvise, fcntl_getfl, fcntl_setfl, fdatasync, flock,
+    fstat, fstatvfs, fsync, syncfs,
 };
 use rustix::io::{Errno, retry_on_intr};
 
-use self::file::LocalFile;
-use self::records::LocalRecords;
-use crate::paths::{AtPath, check, check_named, check_rename, for_system, is_silly_rename};
+use self::file::MountedFile;
+use self::records::MountedRecords;
+use crate::paths::{AtPath, check, check_named, check_rename};
 use crate::{
-    Adoption, Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, RecordFile,
-    Result, Sharing, Space, Substrate,
+    Adoption, Entry, EntryKind, Error, File, Kind, LockGuard, OpenMode, Operation, RecordFile, Result,
+    Sharing, Space, Substrate,
 };
 
-/// Trees of up to this many files are synced file by file, larger ones with one `syncfs`.
+/// Trees of up to this many files are synced file by file, larger ones of one host's file system with one `syncfs`.
 const SYNC_ONE_BY_ONE: usize = 64;
 
 /// Flags of every open: descriptors do not leak into child processes, links are not followed.
 const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
 
-/// A volume on a file system of this host; see the module.
+/// What a kind of file system asks for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) kind: Kind,
+    /// What the volume can carry.
+    pub(crate) sharing: Sharing,
+    pub(crate) adoption: Adoption,
+    /// Other hosts have the volume too: what this one holds of names, lengths and bytes may be old.
+    pub(crate) shared: bool,
+    /// The server hands out delegations with opens, and a host that is cut off makes everybody wait who needs them back;
+    /// one that is opened uncached gets none.
+    pub(crate) delegations: bool,
+    /// What is cached of a file is checked when it is opened. If not, what others may have written is never read from
+    /// the cache.
+    pub(crate) checked_cache: bool,
+}
+
+/// A directory of a mounted file system, as a volume; see the module.
 #[derive(Debug)]
-pub struct Local {
+pub struct Mounted {
+    rules: Rules,
     root: OwnedFd,
     path: PathBuf,
     /// Held across `syncfs`: a write error of the volume is told to one caller only, so callers take turns, and
@@ -48,6 +66,13 @@ pub struct Local {
 enum WholeVolumeSync {
     Trusted,
     HasFailed,
+}
+
+/// Whether a descriptor goes past the page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cache {
+    Used,
+    Passed,
 }
 
 /// Creates `root` and its missing parents, durably. Leaves an existing directory as it is.
@@ -76,24 +101,31 @@ pub fn create_root(root: &Path) -> Result<()> {
     Ok(())
 }
 
-impl Local {
+impl Mounted {
     /// Opens an existing directory as a volume.
-    pub fn open(root: &Path) -> Result<Self> {
+    pub(crate) fn open_root(root: &Path, rules: Rules) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = retry_on_intr(|| rustix::fs::open(root, flags, Mode::empty())).at(Operation::Open, root)?;
         let path = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
-        Ok(Self { root: fd, path, whole_volume_sync: Mutex::new(WholeVolumeSync::Trusted) })
+        Ok(Self { rules, root: fd, path, whole_volume_sync: Mutex::new(WholeVolumeSync::Trusted) })
     }
 
-    pub(crate) fn open_at(&self, operation: Operation, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
-        retry_on_intr(|| openat(&self.root, for_system(path), flags | OPEN_FLAGS, mode)).at(operation, path)
+    /// Opens or creates a file; past the cache, or at least so that no delegation comes with it.
+    fn open_at(&self, operation: Operation, path: &Path, flags: OFlags, cache: Cache) -> Result<OwnedFd> {
+        let passed = self.rules.shared && cache == Cache::Passed;
+        let direct = if passed || self.rules.delegations { OFlags::DIRECT } else { OFlags::empty() };
+        let fd = self.open_name(path, flags | direct).at(operation, path)?;
+        if !passed && self.rules.delegations {
+            let flags = fcntl_getfl(&fd).at(operation, path)?;
+            fcntl_setfl(&fd, flags - OFlags::DIRECT).at(operation, path)?;
+        }
+        Ok(fd)
     }
 
     /// Opens a file that exists; a directory is an error here and not at the first read.
-    fn open_file(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+    fn open_file(&self, path: &Path, flags: OFlags, cache: Cache) -> Result<OwnedFd> {
         check_named(Operation::Open, path)?;
-        let fd = self.open_at(Operation::Open, path, flags)?;
+        let fd = self.open_at(Operation::Open, path, flags, cache)?;
         let found = fstat(&fd).at(Operation::Open, path)?;
         match FileType::from_raw_mode(found.st_mode) {
             FileType::RegularFile => Ok(fd),
@@ -102,14 +134,13 @@ impl Local {
         }
     }
 
-    fn create_file(&self, path: &Path) -> Result<OwnedFd> {
+    fn create_file(&self, path: &Path, cache: Cache) -> Result<OwnedFd> {
         check_named(Operation::Create, path)?;
-        self.open_at(Operation::Create, path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+        self.open_at(Operation::Create, path, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, cache)
     }
 
-    fn kind_of(&self, path: &Path) -> std::result::Result<EntryKind, Errno> {
-        let found = retry_on_intr(|| statat(&self.root, for_system(path), AtFlags::SYMLINK_NOFOLLOW))?;
-        Ok(entry_kind(FileType::from_raw_mode(found.st_mode)))
+    pub(crate) fn open_dir(&self, operation: Operation, dir: &Path) -> Result<OwnedFd> {
+        self.open_name(dir, OFlags::RDONLY | OFlags::DIRECTORY).at(operation, dir)
     }
 
     /// Everything below `dir` that must be synced: files first, then directories, deepest first.
@@ -131,9 +162,10 @@ impl Local {
         Ok((files, dirs))
     }
 
+    /// Syncs the whole volume; false if that says nothing. On a network `syncfs` is not a promise of the server's.
     fn sync_volume(&self, dir: &Path) -> Result<bool> {
         let mut state = self.whole_volume_sync.lock();
-        if *state == WholeVolumeSync::HasFailed {
+        if self.rules.shared || *state == WholeVolumeSync::HasFailed {
             return Ok(false);
         }
         // The root's descriptor is as old as this substrate, so it is told of every write error since then.
@@ -144,10 +176,10 @@ impl Local {
     }
 }
 
-/// Makes later reads come from the disk, dirty pages excepted.
+/// Makes later reads of the file, through whatever descriptor, come from the volume, dirty pages excepted.
 ///
-/// After a failed sync, of whomever, the kernel holds pages that are marked clean and are not on the disk: reads
-/// return them, and a later sync of the file succeeds without having written them.
+/// After a failed sync, of whomever, the kernel holds pages that are marked clean and are not on the disk: reads return
+/// them, and a later sync of the file succeeds without having written them.
 fn drop_cached_pages(fd: &OwnedFd, path: &Path) -> Result<()> {
     match fadvise(fd, 0, None, Advice::DontNeed) {
         // A file system that keeps no pages.
@@ -156,26 +188,17 @@ fn drop_cached_pages(fd: &OwnedFd, path: &Path) -> Result<()> {
     }
 }
 
-fn entry_kind(found: FileType) -> EntryKind {
-    match found {
-        FileType::RegularFile => EntryKind::File,
-        FileType::Directory => EntryKind::Dir,
-        _ => EntryKind::Other,
-    }
-}
-
-impl Substrate for Local {
+impl Substrate for Mounted {
     fn kind(&self) -> Kind {
-        Kind::Local
+        self.rules.kind
     }
 
     fn sharing(&self) -> Sharing {
-        Sharing::OneHost { reason: "the directory is on a file system of this host" }
+        self.rules.sharing
     }
 
     fn adoption(&self) -> Adoption {
-        // One kernel holds every page of the file, whoever wrote it.
-        Adoption::Sync
+        self.rules.adoption
     }
 
     fn root(&self) -> &Path {
@@ -184,70 +207,33 @@ impl Substrate for Local {
 
     fn create_dir(&self, dir: &Path) -> Result<()> {
         check_named(Operation::CreateDir, dir)?;
-        retry_on_intr(|| mkdirat(&self.root, dir, Mode::from_raw_mode(0o755))).at(Operation::CreateDir, dir)
+        self.make_dir(dir).at(Operation::CreateDir, dir)
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
         check(Operation::List, dir)?;
-        let fd = self.open_at(Operation::List, dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut entries = Vec::new();
-        for entry in Dir::new(fd).at(Operation::List, dir)? {
-            use std::os::unix::ffi::OsStrExt;
-            let entry = entry.at(Operation::List, dir)?;
-            let bytes = entry.file_name().to_bytes();
-            if bytes == b"." || bytes == b".." {
-                continue;
-            }
-            let name = std::ffi::OsStr::from_bytes(bytes).to_owned();
-            let kind = match entry.file_type() {
-                FileType::Unknown => match self.kind_of(&dir.join(&name)) {
-                    Ok(kind) => kind,
-                    // Removed since the listing began.
-                    Err(Errno::NOENT) => continue,
-                    Err(error) => return Err(Error::new(Operation::List, dir, error.into())),
-                },
-                known => entry_kind(known),
-            };
-            if kind != EntryKind::Dir && is_silly_rename(bytes) {
-                continue;
-            }
-            entries.push(Entry { name, kind });
-        }
-        Ok(entries)
+        let fd = self.open_dir(Operation::List, dir)?;
+        self.entries(fd, dir)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         check_rename(from, to)?;
-        if self.kind_of(from).at(Operation::Rename, from)? != EntryKind::Dir {
-            return retry_on_intr(|| renameat(&self.root, from, &self.root, to)).at(Operation::Rename, from);
-        }
-        let kept = RenameFlags::NOREPLACE;
-        match retry_on_intr(|| renameat_with(&self.root, from, &self.root, to, kept)) {
-            // A file system that cannot refuse by itself: the name is looked at first. The system itself refuses
-            // to replace anything but an empty directory.
-            Err(Errno::INVAL | Errno::NOSYS) => match self.kind_of(to) {
-                Err(Errno::NOENT) => retry_on_intr(|| renameat(&self.root, from, &self.root, to)),
-                Ok(_) => Err(Errno::EXIST),
-                Err(error) => Err(error),
-            },
-            outcome => outcome,
-        }
-        .at(Operation::Rename, from)
+        self.rename_within(from, to).at(Operation::Rename, from)
     }
 
     fn remove_file(&self, path: &Path) -> Result<()> {
         check_named(Operation::RemoveFile, path)?;
-        retry_on_intr(|| unlinkat(&self.root, path, AtFlags::empty())).at(Operation::RemoveFile, path)
+        self.unlink(path, EntryKind::File).at(Operation::RemoveFile, path)
     }
 
     fn remove_dir(&self, dir: &Path) -> Result<()> {
         check_named(Operation::RemoveDir, dir)?;
-        retry_on_intr(|| unlinkat(&self.root, dir, AtFlags::REMOVEDIR)).at(Operation::RemoveDir, dir)
+        self.unlink(dir, EntryKind::Dir).at(Operation::RemoveDir, dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
         check(Operation::SyncDir, dir)?;
-        let fd = self.open_at(Operation::SyncDir, dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let fd = self.open_dir(Operation::SyncDir, dir)?;
         retry_on_intr(|| fsync(&fd)).at(Operation::SyncDir, dir)
     }
 
@@ -258,7 +244,7 @@ impl Substrate for Local {
             return Ok(());
         }
         for file in &files {
-            let fd = self.open_at(Operation::Sync, file, OFlags::RDONLY)?;
+            let fd = self.open_at(Operation::Sync, file, OFlags::RDONLY, Cache::Used)?;
             retry_on_intr(|| fdatasync(&fd)).at(Operation::Sync, file)?;
         }
         for dir in &dirs {
@@ -271,37 +257,41 @@ impl Substrate for Local {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        let fd = match mode {
-            OpenMode::Read => self.open_file(path, OFlags::RDONLY)?,
-            OpenMode::ReadUncached => {
-                let fd = self.open_file(path, OFlags::RDONLY)?;
-                drop_cached_pages(&fd, path)?;
-                fd
-            }
-            OpenMode::Write | OpenMode::Rewrite => self.open_file(path, OFlags::RDWR)?,
-            OpenMode::CreateNew => self.create_file(path)?,
+        let cache = match mode {
+            OpenMode::Read if self.rules.checked_cache => Cache::Used,
+            OpenMode::Read | OpenMode::ReadUncached | OpenMode::Rewrite => Cache::Passed,
+            OpenMode::Write | OpenMode::CreateNew => Cache::Used,
         };
-        Ok(Arc::new(LocalFile::new(fd, path)))
+        let fd = match mode {
+            OpenMode::Read | OpenMode::ReadUncached => self.open_file(path, OFlags::RDONLY, cache)?,
+            OpenMode::Write | OpenMode::Rewrite => self.open_file(path, OFlags::RDWR, cache)?,
+            OpenMode::CreateNew => self.create_file(path, cache)?,
+        };
+        if mode == OpenMode::ReadUncached {
+            drop_cached_pages(&fd, path)?;
+        }
+        let cached = !self.rules.shared || cache == Cache::Used;
+        Ok(Arc::new(MountedFile::new(fd, path, cached)))
     }
 
     fn make_durable(&self, path: &Path, _length: u64) -> Result<()> {
-        let fd = self.open_file(path, OFlags::RDONLY)?;
+        let fd = self.open_file(path, OFlags::RDONLY, Cache::Used)?;
         retry_on_intr(|| fdatasync(&fd)).at(Operation::Sync, path)?;
         drop_cached_pages(&fd, path)
     }
 
     fn create_records(&self, path: &Path, records: u64) -> Result<()> {
-        let fd = self.create_file(path)?;
-        let bytes = records.saturating_mul(RECORD_BYTES as u64);
-        retry_on_intr(|| ftruncate(&fd, bytes)).at(Operation::SetLength, path)
+        let fd = self.create_file(path, Cache::Passed)?;
+        records::extend(&fd, path, 0, records)
     }
 
     fn open_records(&self, path: &Path) -> Result<Arc<dyn RecordFile>> {
-        Ok(Arc::new(LocalRecords::new(self.open_file(path, OFlags::RDWR)?, path)))
+        Ok(Arc::new(MountedRecords::new(self.open_file(path, OFlags::RDWR, Cache::Passed)?, path)))
     }
 
     fn space(&self) -> Result<Space> {
         let found = fstatvfs(&self.root).at(Operation::Space, Path::new(""))?;
+        // A volume that does not know (CephFS without a manager daemon) is not full.
         if found.f_blocks == 0 {
             return Ok(Space { total_bytes: None, available_bytes: None });
         }
@@ -313,9 +303,9 @@ impl Substrate for Local {
 
     fn try_lock(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
         check_named(Operation::Lock, path)?;
-        let fd = self.open_at(Operation::Lock, path, OFlags::RDWR | OFlags::CREATE)?;
+        let fd = self.open_at(Operation::Lock, path, OFlags::RDWR | OFlags::CREATE, Cache::Used)?;
         match retry_on_intr(|| flock(&fd, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => Ok(Some(Box::new(LocalLock { _held: fd }))),
+            Ok(()) => Ok(Some(Box::new(Locked { _held: fd }))),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(Error::new(Operation::Lock, path, error.into())),
         }
@@ -324,8 +314,8 @@ impl Substrate for Local {
 
 /// The lock goes with the descriptor.
 #[derive(Debug)]
-struct LocalLock {
+struct Locked {
     _held: OwnedFd,
 }
 
-impl LockGuard for LocalLock {}
+impl LockGuard for Locked {}
