@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, read_small};
+use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, read_small};
 use serde::Deserialize;
 
 use super::Context;
@@ -146,8 +146,9 @@ fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
     }
     let leader = u32::try_from(top).ok().and_then(Epoch::new).unwrap_or(Epoch::NONE);
     let needed = position(records_needed(leader));
-    // It may end within a record: that is how it is extended where nothing can be allocated.
-    if fence.length < needed {
+    // Where nothing can be allocated it was extended by the one byte of a record that is always zero.
+    let whole = [0, RECORD_ZERO_AT as u64 + 1].contains(&(fence.length % RECORD_BYTES as u64));
+    if fence.length < needed || !whole {
         let problem = format!("it has {} bytes; the leader of epoch {top} needs {needed}", fence.length);
         findings.push(Finding::new(Kind::FenceShort, path, problem));
     }
