@@ -62,7 +62,7 @@ impl Substrate for Mount {
     }
 
     fn sharing(&self) -> Sharing {
-        self.shared.world.lock().profile.sharing.clone()
+        self.shared.world.lock().profile.sharing
     }
 
     fn adoption(&self) -> Adoption {
