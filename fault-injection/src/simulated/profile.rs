@@ -36,6 +36,9 @@ pub struct Profile {
     /// A file that is removed or replaced while its host has it open stays in the directory under a name of the client
     /// (`.nfsXXXX`) until its last handle goes.
     pub silly_rename: bool,
+    /// A file that has lost its name and is open on a host that runs survives the server's restart (CephFS); otherwise its
+    /// handles are stale then.
+    pub restart_keeps_open_files: bool,
     /// Before a host opens, reads or changes a file, the dirty pages of other hosts are sent, and reads see the newest
     /// bytes (capabilities of CephFS). The call does not return while one of those hosts is cut off.
     pub coherent: bool,
@@ -81,6 +84,7 @@ impl Profile {
             uncached_through_cache: true,
             metadata_durable_at_once: false,
             silly_rename: false,
+            restart_keeps_open_files: false,
             coherent: false,
             blocklist_after_ms: None,
             lock_lease_ms: 0,
@@ -103,6 +107,7 @@ impl Profile {
             uncached_through_cache: false,
             metadata_durable_at_once: true,
             silly_rename: true,
+            restart_keeps_open_files: false,
             coherent: false,
             blocklist_after_ms: None,
             lock_lease_ms: 10_000,
@@ -125,6 +130,7 @@ impl Profile {
             uncached_through_cache: false,
             metadata_durable_at_once: false,
             silly_rename: false,
+            restart_keeps_open_files: true,
             coherent: true,
             blocklist_after_ms: Some(60_000),
             lock_lease_ms: 60_000,

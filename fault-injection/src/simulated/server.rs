@@ -284,18 +284,24 @@ impl Server {
     }
 
     /// Loses what is not on stable storage, except changes of names by clients that are not `lost`: they make them again.
-    pub(super) fn crash(&mut self, lost: impl Fn(Client) -> bool, choice: &mut Choice) {
+    /// Files without a name are gone, unless they are `held`.
+    pub(super) fn crash(
+        &mut self,
+        lost: impl Fn(Client) -> bool,
+        held: impl Fn(Inode) -> bool,
+        choice: &mut Choice,
+    ) {
         for node in &mut self.nodes {
             match node {
                 Node::File(file) => file.crash(choice),
                 Node::Dir(dir) => dir.crash(&lost, choice),
             }
         }
-        self.forget_the_nameless();
+        self.forget_the_nameless(held);
     }
 
     /// A server that starts knows files by their names; what has none is gone.
-    fn forget_the_nameless(&mut self) {
+    fn forget_the_nameless(&mut self, held: impl Fn(Inode) -> bool) {
         let mut has_name = vec![false; self.nodes.len()];
         let mut next = vec![ROOT];
         while let Some(inode) = next.pop() {
@@ -306,9 +312,9 @@ impl Server {
                 next.extend(dir.names.values());
             }
         }
-        for (node, has_name) in self.nodes.iter_mut().zip(has_name) {
+        for (inode, (node, has_name)) in self.nodes.iter_mut().zip(has_name).enumerate() {
             match node {
-                Node::File(file) => file.is_gone = !has_name,
+                Node::File(file) => file.is_gone = !has_name && !held(inode),
                 Node::Dir(dir) => dir.is_gone = !has_name,
             }
         }

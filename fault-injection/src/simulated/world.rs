@@ -256,7 +256,7 @@ impl World {
         self.locks.retain(|_, holder| *holder != client);
         self.end_half_rename(|half| half.by == client);
         if matches!(self.profile.sharing, kaas_substrate::Sharing::OneHost { .. }) {
-            self.server.crash(|_| true, &mut self.choice);
+            self.server.crash(|_| true, |_| false, &mut self.choice);
         }
     }
 
@@ -266,7 +266,10 @@ impl World {
         self.end_half_rename(|_| true);
         let running: Vec<_> = self.hosts.iter().filter_map(|host| host.client).collect();
         let lies = self.profile.broken.sync;
-        self.server.crash(|client| lies || !running.contains(&client), &mut self.choice);
+        let (hosts, reclaimed) = (&self.hosts, self.profile.restart_keeps_open_files);
+        let is_open = |host: &Host, inode: Inode| host.files.get(&inode).is_some_and(|file| file.opens > 0);
+        let held = |inode| reclaimed && hosts.iter().any(|host| is_open(host, inode));
+        self.server.crash(|client| lies || !running.contains(&client), held, &mut self.choice);
         for host in &mut self.hosts {
             host.files.values_mut().for_each(|file| file.send_again(self.clock_ms));
         }

@@ -100,3 +100,29 @@ fn synced_bytes_survive_the_loss_of_everything_and_others_may_not() {
     simulation.lose_power();
     assert_eq!(fresh(&*simulation.host(1), "f").unwrap(), b"kept");
 }
+
+#[test]
+fn a_removed_file_is_usable_while_it_is_open() {
+    let (simulation, a, b) = two(Profile::cephfs(), tame());
+    let file = put(&*a, "f", b"x");
+    let held = b.open(path("f"), OpenMode::Write).unwrap();
+    a.remove_file(path("f")).unwrap();
+    a.sync_dir(path("")).unwrap();
+    simulation.crash_server();
+    simulation.start_server();
+    write(&*held, b"y", 0);
+    held.sync_data().unwrap();
+    assert_eq!((read(&*file), read(&*held)), (b"y".to_vec(), b"y".to_vec()));
+    assert_eq!(names(&*b, "").len(), 0);
+}
+
+#[test]
+fn dirty_pages_are_sent_when_they_are_old() {
+    let (simulation, a, b) = two(Profile::cephfs(), tame());
+    let file = put(&*a, "f", b"x");
+    a.sync_dir(path("")).unwrap();
+    write(&*file, b"y", 0);
+    simulation.advance(5_000);
+    simulation.crash_host(0);
+    assert_eq!(fresh(&*b, "f").unwrap(), b"y");
+}

@@ -312,3 +312,16 @@ fn rewriting_sends_exactly_what_is_written() {
     write(&*again, b"X", 0);
     assert_eq!(fresh(&*b, "f").unwrap(), b"Xbc");
 }
+
+#[test]
+fn a_failed_sync_leaves_pages_that_read_well_and_were_never_sent() {
+    use kaas_fault_injection::faulty::{Point, Rule, Rules, Verdict};
+    let (simulation, a, b) = two(Profile::nfs(), tame());
+    let file = put(&*a, "f", b"old");
+    simulation.fail_syncs(Rules::new([Rule::nth(Point::SyncData, 1, Verdict::Fail(ErrorClass::NoSpace))]));
+    write(&*file, b"new", 0);
+    assert_eq!(file.sync_data().unwrap_err().class, ErrorClass::NoSpace);
+    file.sync_data().unwrap();
+    assert_eq!(content(&*a, "f", OpenMode::Read).unwrap(), b"new", "as the host's cache has it");
+    assert_eq!((fresh(&*a, "f").unwrap(), fresh(&*b, "f").unwrap()), (b"old".to_vec(), b"old".to_vec()));
+}
