@@ -69,7 +69,9 @@ fn a_directory_of_this_host_is_fit_for_one_broker_and_left_as_it_was() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("neighbour"), "kept").unwrap();
     fs::create_dir(dir.path().join("~qualify-is-not-one")).unwrap();
-    let output = command(dir.path(), &["--json"]).output().unwrap();
+    let page = tempfile::tempdir().unwrap().keep().join("report & <more>.html");
+    let html = page.to_str().unwrap();
+    let output = command(dir.path(), &["--json", "--html", html]).output().unwrap();
     assert_eq!(output.status.code(), Some(10), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["format"], &report["verdict"]), (&1.into(), &"fit_for_one_broker".into()));
@@ -101,8 +103,27 @@ fn a_directory_of_this_host_is_fit_for_one_broker_and_left_as_it_was() {
         assert!(at("p999_us") <= at("max_us"), "{row}");
     }
     assert_eq!(report["throughput"].as_array().unwrap().len(), 2);
+    stands_alone(&fs::read_to_string(&page).unwrap());
+    fs::remove_dir_all(page.parent().unwrap()).unwrap();
     assert_eq!(names(dir.path()), ["neighbour", "~qualify-is-not-one"]);
     assert_eq!(fs::read(dir.path().join("neighbour")).unwrap(), b"kept");
+}
+
+/// A page without anything from elsewhere, its elements closed, with the verdict and the plots.
+fn stands_alone(html: &str) {
+    assert!(html.contains("FIT FOR ONE BROKER") && html.contains("exclusive create"), "{html}");
+    for loads in ["<script", "<link", "<img", "src=", "url(", "@import"] {
+        assert!(!html.contains(loads), "{loads}");
+    }
+    assert_eq!(html.matches("://").count(), html.matches("xmlns=\"http://www.w3.org/2000/svg\"").count());
+    for element in ["svg", "table", "tr", "td", "section", "figure", "div", "text", "g", "ul", "li", "dl"] {
+        let opened =
+            html.matches(&format!("<{element}>")).count() + html.matches(&format!("<{element} ")).count();
+        assert_eq!(opened, html.matches(&format!("</{element}>")).count(), "{element}");
+    }
+    assert_eq!(html.matches("<svg").count(), 4, "the spread, and three panels of percentiles");
+    assert_eq!(html.matches("class=\"median\"").count(), 8);
+    assert!(!html.contains("NaN") && !html.contains("inf,"), "{html}");
 }
 
 #[test]
@@ -134,8 +155,8 @@ fn each_property_that_does_not_hold_is_found() {
                 ("rename_one_winner", "both of two renames"),
                 ("rename_replaces", "the name was absent in 1 of"),
                 ("rename_births", "files were missing"),
-                ("record_uncached", "was seen not within"),
-                ("fsync_visible", "was fsynced and seen by a fresh open not within"),
+                ("record_uncached", "a record that was written was still not seen"),
+                ("fsync_visible", "was fsynced and was still not seen"),
                 ("listing_fresh", "the state before a rename"),
             ][..],
         ),
@@ -146,7 +167,7 @@ fn each_property_that_does_not_hold_is_found() {
                 ("rename_one_winner", "neither of two renames"),
                 ("rename_replaces", "mixed or short in 2 of"),
                 ("rename_births", "were not whole"),
-                ("fsync_visible", "an appended block was fsynced and seen"),
+                ("fsync_visible", "an appended block was fsynced and was still not seen"),
             ],
         ),
         (&["s/\"backwards\":0/\"backwards\":1/"], &[("record_uncached", "and then what was there before")]),

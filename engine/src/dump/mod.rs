@@ -18,6 +18,8 @@ use kaas_substrate::{EntryKind, OpenMode, Substrate, read_small};
 pub use item::{BatchItem, Content, Item, ProducerItem, RecordItem};
 pub use names::FileKind;
 pub use text::render;
+#[cfg(feature = "cli")]
+pub(crate) use text::utc;
 
 use crate::index::{OffsetIndex, Prefix, TimeIndex, TxnIndex};
 use crate::leadership::{self, FenceRecord};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -10,6 +11,10 @@ use super::protocol::FailureClass;
 
 /// Most violations that are told word by word; the rest is counted.
 const MAX_TOLD: usize = 3;
+
+/// How long a probe goes on before it is content with fewer rounds; some volumes take seconds for a single rename that
+/// two clients want.
+const LONG_ENOUGH: Duration = Duration::from_secs(16);
 
 /// What kaas relies on a probed behaviour for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -72,11 +77,19 @@ impl Check {
     }
 }
 
+/// A half of a probe that is done in both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Half {
+    First,
+    Second,
+}
+
 /// A probe as it goes on.
 #[derive(Debug)]
 pub struct Probe {
     check: Check,
     told: Vec<String>,
+    began: Instant,
 }
 
 impl fmt::Display for Basis {
@@ -104,7 +117,21 @@ impl Probe {
             violations: 0,
             figures: BTreeMap::new(),
         };
-        Self { check, told: Vec::new() }
+        Self { check, told: Vec::new(), began: Instant::now() }
+    }
+
+    /// Whether there is time for another round in the first half of a probe, or in all of it.
+    pub fn has_time(&self, half: Half) -> bool {
+        let part = match half {
+            Half::First => LONG_ENOUGH / 2,
+            Half::Second => LONG_ENOUGH,
+        };
+        self.began.elapsed() < part
+    }
+
+    /// Times it was tried so far.
+    pub fn tried(&self) -> u64 {
+        self.check.rounds
     }
 
     /// One more try.
@@ -126,8 +153,9 @@ impl Probe {
     pub fn violations(&mut self, count: u64, what: impl Into<String>) {
         if count > 0 {
             self.check.violations += count;
-            if self.told.len() < MAX_TOLD {
-                self.told.push(what.into());
+            let what = what.into();
+            if self.told.len() < MAX_TOLD && !self.told.contains(&what) {
+                self.told.push(what);
             }
         }
     }
@@ -149,7 +177,7 @@ impl Probe {
         } else {
             self.check.outcome = Outcome::Failed;
             let rounds = if self.check.rounds > 0 {
-                format!(" ({} of {} rounds)", self.check.violations, self.check.rounds)
+                format!(" ({} times in {} rounds)", self.check.violations, self.check.rounds)
             } else {
                 String::new()
             };

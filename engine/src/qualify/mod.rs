@@ -10,6 +10,7 @@
 mod agent;
 mod check;
 mod content;
+mod html;
 mod latency;
 mod mount;
 mod pair;
@@ -28,6 +29,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 pub use self::check::{Basis, Check, Outcome};
+pub use self::html::render as render_html;
 pub use self::latency::{LatencyRow, Throughput};
 pub use self::pair::Clients;
 pub use self::peer::Trouble;

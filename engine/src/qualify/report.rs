@@ -60,6 +60,8 @@ pub fn judge(facts: &PairFacts, checks: &[Check]) -> (Verdict, Vec<String>) {
         })
         .collect();
     if !failed.is_empty() {
+        let mut failed = failed;
+        failed.extend(advice(facts, checks));
         return (Verdict::Unfit, failed);
     }
     let mut reasons = Vec::new();
@@ -86,6 +88,18 @@ pub fn judge(facts: &PairFacts, checks: &[Check]) -> (Verdict, Vec<String>) {
         );
     }
     (verdict, reasons)
+}
+
+/// What is known to help.
+fn advice(facts: &PairFacts, checks: &[Check]) -> Option<String> {
+    let failed = |name| checks.iter().any(|check| check.name == name && check.outcome == Outcome::Failed);
+    let fuse =
+        [&facts.volume_a, &facts.volume_b].iter().any(|volume| volume.file_system.starts_with("fuse.ceph"));
+    (fuse && failed("fsync_visible")).then(|| {
+        "ceph-fuse keeps old pages with its default page cache: mount with --fuse_disable_pagecache=true, or with the \
+         kernel's client"
+            .to_owned()
+    })
 }
 
 #[cfg(test)]
@@ -152,6 +166,18 @@ mod tests {
         let checks = [passed(), bad.end(""), mount.end("")];
         let (verdict, reasons) = judge(&facts(Family::Nfs, Clients::TwoHosts), &checks);
         assert_eq!((verdict, reasons), (Verdict::Unfit, vec!["P3: late".to_owned(), "soft: no".to_owned()]));
+    }
+
+    #[test]
+    fn what_helps_is_said_where_it_is_known() {
+        let mut stale = Probe::new("fsync_visible", "y", Basis::P4);
+        stale.violation("stale");
+        let checks = [stale.end("")];
+        let mut on_fuse = facts(Family::CephFs, Clients::TwoMounts);
+        assert_eq!(judge(&on_fuse, &checks).1.len(), 1);
+        on_fuse.volume_b.file_system = "fuse.ceph-fuse".into();
+        let (_, reasons) = judge(&on_fuse, &checks);
+        assert!(reasons[1].contains("fuse_disable_pagecache"), "{reasons:?}");
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use clap::Args;
 use kaas_engine::qualify::{
-    Options, Progress, QualifyError, Report, Trouble, Verdict, qualify, render, serve_agent,
+    Options, Progress, QualifyError, Report, Trouble, Verdict, qualify, render, render_html, serve_agent,
 };
+use kaas_substrate::{Local, write_small};
 
 use crate::shown::Shown;
 use crate::{COULD_NOT_RUN, complain};
@@ -66,6 +67,9 @@ pub struct QualifyArgs {
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
+    /// Write a report with plots, too: one HTML file that stands alone
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 /// Serves another `kaas-engine qualify`, on standard input and output.
@@ -76,6 +80,14 @@ pub struct AgentArgs {}
 pub fn run(args: &QualifyArgs) -> ExitCode {
     let options = match options(args) {
         Ok(options) => options,
+        Err(problem) => {
+            complain(&problem, None);
+            return ExitCode::from(COULD_NOT_RUN);
+        }
+    };
+    // Found out now, and not after an hour.
+    let html = match args.html.as_deref().map(HtmlFile::at).transpose() {
+        Ok(html) => html,
         Err(problem) => {
             complain(&problem, None);
             return ExitCode::from(COULD_NOT_RUN);
@@ -94,7 +106,16 @@ pub fn run(args: &QualifyArgs) -> ExitCode {
     let outcome = qualify(&options, &progress);
     shown.end();
     match outcome {
-        Ok(report) => tell(&report, args),
+        Ok(report) => {
+            let code = tell(&report, args);
+            match html.map(|html| html.write(&render_html(&report))) {
+                Some(Err(problem)) => {
+                    complain(&problem, None);
+                    ExitCode::from(COULD_NOT_RUN)
+                }
+                _ => code,
+            }
+        }
         Err(error) => {
             complain(&error.to_string(), hint(&error));
             ExitCode::from(COULD_NOT_RUN)
@@ -123,6 +144,25 @@ fn options(args: &QualifyArgs) -> Result<Options, String> {
         restart_timeout: args.restart_timeout,
         program,
     })
+}
+
+/// Where the HTML goes.
+struct HtmlFile {
+    dir: Local,
+    name: PathBuf,
+}
+
+impl HtmlFile {
+    fn at(path: &Path) -> Result<Self, String> {
+        let name = path.file_name().ok_or_else(|| format!("{}: not the name of a file", path.display()))?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let dir = Local::open(parent).map_err(|error| error.to_string())?;
+        Ok(Self { dir, name: PathBuf::from(name) })
+    }
+
+    fn write(&self, html: &str) -> Result<(), String> {
+        write_small(&self.dir, &self.name, html.as_bytes()).map_err(|error| error.to_string())
+    }
 }
 
 fn absolute(path: &Path) -> Result<String, String> {

@@ -75,6 +75,14 @@ fn words(duration: Duration) -> String {
     }
 }
 
+/// How late something that had to be seen at once was seen, for a sentence.
+fn late(seen: Option<Duration>, limit: Duration) -> String {
+    seen.map_or_else(
+        || format!("was still not seen {} later", words(limit)),
+        |after| format!("was seen only {} later", words(after)),
+    )
+}
+
 /// How long something took to be seen, for a sentence.
 fn lag(seen: Option<Duration>, limit: Duration) -> String {
     seen.map_or_else(|| format!("not within {}", words(limit)), |after| format!("after {}", words(after)))

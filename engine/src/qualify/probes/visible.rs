@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::{lag, until};
-use crate::qualify::check::{Basis, Check, Probe, probe};
+use super::{late, until};
+use crate::qualify::check::{Basis, Check, Half, Probe, probe};
 use crate::qualify::pair::Pair;
 use crate::qualify::peer::{Peer, Trouble};
 use crate::qualify::protocol::{Ask, Glance, Opening};
@@ -34,10 +34,13 @@ pub fn uncached(pair: &Pair) -> Result<Check, Trouble> {
 
 fn both_ways(pair: &Pair, probe: &mut Probe, direct: bool) -> Result<String, Trouble> {
     let dir = pair.dir("visible")?;
-    for (writer, reader, name) in [(&pair.a, &pair.b, "by-a"), (&pair.b, &pair.a, "by-b")] {
-        one_way(pair, probe, (writer, reader), &format!("{dir}/{name}"), direct)?;
+    for (ends, name, half) in
+        [((&pair.a, &pair.b), "by-a", Half::First), ((&pair.b, &pair.a), "by-b", Half::Second)]
+    {
+        one_way(pair, probe, ends, &format!("{dir}/{name}"), direct, half)?;
     }
-    Ok(format!("{ROUNDS} rounds of appends, overwrites and cuts: bytes and length were there at once"))
+    let tried = probe.tried();
+    Ok(format!("{tried} rounds of appends, overwrites and cuts: bytes and length were there at once"))
 }
 
 fn one_way(
@@ -46,13 +49,14 @@ fn one_way(
     (writer, reader): (&Peer, &Peer),
     path: &str,
     direct: bool,
+    half: Half,
 ) -> Result<(), Trouble> {
     let file = pair.open_in(writer, path, Opening::CreateNew, false)?;
     writer.done(Ask::Write { file, version: 1, offset: 0, length: BLOCK, sync: true })?;
     let mut length = BLOCK;
     let glance = |offset| reader.glance(Ask::Glance { path: path.to_owned(), direct, offset, length: BLOCK });
     for (version, round) in (2..).zip(1..=ROUNDS / 2) {
-        if probe.violated() >= ENOUGH {
+        if probe.violated() >= ENOUGH || !probe.has_time(half) {
             break;
         }
         probe.round();
@@ -89,7 +93,7 @@ fn settle(
 ) -> Result<(), Trouble> {
     if !seen()? {
         let after = until(LATE, seen)?;
-        probe.violation(format!("{what} was fsynced and seen by a fresh open {} only", lag(after, LATE)));
+        probe.violation(format!("{what} was fsynced and {} by a fresh open", late(after, LATE)));
     }
     Ok(())
 }
