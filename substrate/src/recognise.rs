@@ -127,18 +127,11 @@ pub fn open(path: &Path, choice: Choice) -> Result<Arc<dyn Substrate>, OpenError
             return Err(OpenError::OtherKind { path: path.to_owned(), family, said, file_system, point });
         }
     };
-    let refusal = match family {
-        Family::Unknown => {
-            let Mount { file_system, point, .. } = mount;
-            return Err(OpenError::NotKnown { path: path.to_owned(), file_system, point });
-        }
-        // On the operator's word alone there are no options to be judged.
-        Family::Nfs if mount.family == Family::Nfs => {
-            check_writable(&mount).and_then(|()| nfs::check(&mount.options))
-        }
-        Family::Local | Family::Nfs | Family::CephFs => check_writable(&mount),
-    };
-    if let Err(refusal) = refusal {
+    if family == Family::Unknown {
+        let Mount { file_system, point, .. } = mount;
+        return Err(OpenError::NotKnown { path: path.to_owned(), file_system, point });
+    }
+    if let Err(refusal) = check_options(&mount) {
         return Err(OpenError::Refused { path: path.to_owned(), family, point: mount.point, refusal });
     }
     create_root(path)?;
@@ -157,6 +150,17 @@ pub fn open_to_read(path: &Path) -> Result<Mounted, crate::Error> {
         Family::Nfs => Nfs::open(path),
         Family::CephFs => CephFs::open(path, mount.ceph_client()),
         Family::Local | Family::Unknown => Local::open(path),
+    }
+}
+
+/// Whether a volume that is mounted like this keeps what kaas needs, as far as its options say: those that [`open`] would
+/// refuse are refused.
+pub fn check_options(mount: &Mount) -> Result<(), Refusal> {
+    check_writable(mount)?;
+    match mount.family {
+        Family::Nfs => nfs::check(&mount.options),
+        // On the operator's word alone there are no options to be judged.
+        Family::Local | Family::CephFs | Family::Unknown => Ok(()),
     }
 }
 

@@ -3,6 +3,8 @@
 //! Every 16 bytes hold the version and their own position in the file, both little endian. So whoever reads any part
 //! can say whether it is whole, of one version, and in its place. Zeros are version 0: never written.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one mark.
@@ -18,6 +20,18 @@ pub struct Seen {
     pub newest: u64,
     /// Bytes that nobody wrote there.
     pub foreign: bool,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes)?;
+        match (self.foreign, self.oldest, self.newest) {
+            (true, ..) => f.write_str(" that were never written there"),
+            (false, 0, 0) => f.write_str(", all zero"),
+            (false, oldest, newest) if oldest == newest => write!(f, " of version {newest}"),
+            (false, oldest, newest) => write!(f, " of versions {oldest} to {newest}"),
+        }
+    }
 }
 
 impl Seen {

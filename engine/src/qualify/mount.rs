@@ -1,23 +1,17 @@
-//! What the mount table says: options under which a volume cannot keep what kaas needs, however well it does while it
-//! is looked at.
+//! What the mount table says: options under which a broker would refuse the volume, however well it does while it is looked
+//! at.
 
 use super::check::{Basis, Check, Probe};
-use super::protocol::{Family, Volume};
+use super::protocol::Volume;
 
 /// Judges the mounts of both processes.
 pub fn judge(a: &Volume, b: &Volume) -> Check {
     let mut probe = Probe::new("mount_options", "mount options", Basis::Mount);
-    let mut objections = objections(a);
-    for objection in self::objections(b) {
-        if !objections.contains(&objection) {
-            objections.push(objection);
-        }
+    for refused in [a, b].iter().filter_map(|volume| volume.refused.as_ref()) {
+        probe.violation(refused.clone());
     }
-    for objection in &objections {
-        probe.violation(objection.clone());
-    }
-    let options: Vec<_> =
-        a.options.iter().filter(|option| TOLD.iter().any(|told| option.starts_with(told))).cloned().collect();
+    let told = |option: &&String| TOLD.iter().any(|told| option.starts_with(told));
+    let options: Vec<_> = a.options.iter().filter(told).cloned().collect();
     probe.end(if options.is_empty() { "nothing against them".to_owned() } else { options.join(", ") })
 }
 
@@ -25,49 +19,20 @@ pub fn judge(a: &Volume, b: &Volume) -> Check {
 const TOLD: &[&str] =
     &["vers=", "hard", "proto=", "rsize=", "wsize=", "timeo=", "actimeo=", "noac", "lookupcache=", "sync"];
 
-fn objections(volume: &Volume) -> Vec<String> {
-    let has = |name: &str| volume.options.iter().any(|option| option == name);
-    let mut found = Vec::new();
-    if has("ro") {
-        found.push("ro: the volume cannot be written".to_owned());
-    }
-    if volume.family != Family::Nfs {
-        return found;
-    }
-    for soft in ["soft", "softerr"] {
-        if has(soft) {
-            found.push(format!(
-                "{soft}: a server that does not answer makes writes and syncs fail, which is final for the file: mount with hard"
-            ));
-        }
-    }
-    if has("nocto") {
-        found.push(
-            "nocto: an open does not ask the server, so a successor can miss what was synced".to_owned(),
-        );
-    }
-    let version = volume.options.iter().find_map(|option| option.strip_prefix("vers="));
-    if version.is_some_and(|version| matches!(version, "2" | "3" | "4" | "4.0")) {
-        let version = version.unwrap_or_default();
-        found.push(format!(
-            "vers={version}: NFSv4.1 or later is needed (sessions: a retried call is done once)"
-        ));
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::qualify::check::Outcome;
+    use crate::qualify::protocol::Family;
 
-    fn volume(family: Family, options: &str) -> Volume {
+    fn volume(refused: Option<&str>) -> Volume {
         Volume {
-            family,
+            family: Family::Nfs,
             file_system: String::new(),
             source: String::new(),
             mounted_on: String::new(),
-            options: options.split(',').map(str::to_owned).collect(),
+            options: ["rw", "vers=4.2", "relatime", "hard"].map(str::to_owned).to_vec(),
+            refused: refused.map(str::to_owned),
             device: 1,
             total_bytes: None,
             available_bytes: None,
@@ -75,24 +40,13 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_in_the_way_are_named() {
-        let good = volume(Family::Nfs, "rw,relatime,vers=4.2,hard,proto=tcp,local_lock=none");
-        assert_eq!(judge(&good, &good).outcome, Outcome::Passed);
-        for (options, named) in [
-            ("rw,vers=4.2,soft", "soft:"),
-            ("rw,vers=4.2,softerr", "softerr:"),
-            ("rw,vers=4.2,hard,nocto", "nocto:"),
-            ("rw,vers=3,hard", "vers=3:"),
-            ("rw,vers=4.0,hard", "vers=4.0:"),
-            ("ro,vers=4.2,hard", "ro:"),
-        ] {
-            let bad = volume(Family::Nfs, options);
-            for check in [judge(&bad, &good), judge(&good, &bad)] {
-                assert_eq!((check.outcome, check.violations), (Outcome::Failed, 1), "{options}");
-                assert!(check.detail.starts_with(named), "{}", check.detail);
-            }
+    fn a_mount_that_a_broker_refuses_fails_with_its_reason() {
+        let (good, bad) = (volume(None), volume(Some("it is mounted soft; mount it with hard")));
+        let check = judge(&good, &good);
+        assert_eq!((check.outcome, check.detail.as_str()), (Outcome::Passed, "vers=4.2, hard"));
+        for check in [judge(&bad, &good), judge(&good, &bad), judge(&bad, &bad)] {
+            assert_eq!(check.outcome, Outcome::Failed);
+            assert!(check.detail.starts_with("it is mounted soft; mount it with hard"), "{}", check.detail);
         }
-        // What means something else elsewhere is no objection there.
-        assert_eq!(judge(&volume(Family::Local, "rw,soft"), &good).outcome, Outcome::Passed);
     }
 }

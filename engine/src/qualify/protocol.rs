@@ -201,8 +201,9 @@ pub struct Spun {
     pub looks: u64,
     /// Looks that found nothing under the name.
     pub absent: u64,
-    /// Looks that found a mixture, or something short.
+    /// Looks that found a mixture, or something short, and the first of them.
     pub torn: u64,
+    pub first_torn: Option<Seen>,
     /// Looks that found something older than the look before.
     pub backwards: u64,
     /// Stale handles: the name led to a file that was removed meanwhile.
@@ -294,6 +295,8 @@ pub struct Volume {
     pub source: String,
     pub mounted_on: String,
     pub options: Vec<String>,
+    /// Why a broker would refuse it for how it is mounted, and what to do about that.
+    pub refused: Option<String>,
     /// Number of the mounted file system on its host.
     pub device: u64,
     pub total_bytes: Option<u64>,

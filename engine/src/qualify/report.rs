@@ -122,6 +122,7 @@ mod tests {
             source: String::new(),
             mounted_on: String::new(),
             options: Vec::new(),
+            refused: None,
             device: 1,
             total_bytes: None,
             available_bytes: None,

@@ -11,7 +11,7 @@ use clap::Args;
 use kaas_engine::qualify::{
     Options, Progress, QualifyError, Report, Trouble, Verdict, qualify, render, render_html, serve_agent,
 };
-use kaas_substrate::{Local, write_small};
+use kaas_substrate::{Local, Mounted, write_small};
 
 use crate::shown::Shown;
 use crate::{COULD_NOT_RUN, complain};
@@ -148,7 +148,7 @@ fn options(args: &QualifyArgs) -> Result<Options, String> {
 
 /// Where the HTML goes.
 struct HtmlFile {
-    dir: Local,
+    dir: Mounted,
     name: PathBuf,
 }
 

@@ -176,6 +176,7 @@ impl Agent {
         let opened = ProbeDir::open(path)?;
         let space = opened.space()?;
         let volume = Volume {
+            refused: recognise::check_options(&mount).err().map(|refusal| refusal.to_string()),
             family: match mount.family {
                 recognise::Family::Local => Family::Local,
                 recognise::Family::Nfs => Family::Nfs,

@@ -24,8 +24,7 @@ impl Agent {
             spun.looks += 1;
             match spin {
                 Spin::File { path, length } => {
-                    let look = self.open(path, Opening::Read, false);
-                    spun.note(look.and_then(|file| read(&file, 0, *length)), *length);
+                    spun.note(self.look_into(path, *length), *length);
                 }
                 Spin::Record { file, offset, length } => {
                     let file = self.file(*file)?;
@@ -38,6 +37,14 @@ impl Agent {
             thread::sleep(PAUSE);
         }
         Ok(spun)
+    }
+
+    /// Opens, asks for the length as kaas does with every open, and reads. Some clients read nothing of a new file before
+    /// they were asked (see the note `unasked_read`).
+    fn look_into(&self, path: &str, length: u64) -> Result<Seen, Failure> {
+        let file = self.open(path, Opening::Read, false)?;
+        file.length()?;
+        read(&file, 0, length)
     }
 
     /// Looks into every directory that is new in `dir`: it must hold all of its files, whole.
@@ -56,10 +63,9 @@ impl Agent {
             spun.newest += 1;
             for child in 0..children {
                 let path = format!("{dir}/{name}/{child}");
-                let look = self.open(&path, Opening::Read, false).and_then(|file| read(&file, 0, length));
-                match look {
+                match self.look_into(&path, length) {
                     Ok(seen) if seen.is(1, length) => {}
-                    Ok(_) => spun.torn += 1,
+                    Ok(seen) => spun.tear(seen),
                     Err(failure) if failure.class == FailureClass::NotFound => spun.absent += 1,
                     Err(failure) => spun.fail(failure),
                 }
@@ -72,7 +78,7 @@ impl Agent {
 impl Spun {
     fn note(&mut self, look: Result<Seen, Failure>, length: u64) {
         match look {
-            Ok(seen) if seen.foreign || seen.bytes != length || seen.oldest != seen.newest => self.torn += 1,
+            Ok(seen) if seen.foreign || seen.bytes != length || seen.oldest != seen.newest => self.tear(seen),
             Ok(seen) => {
                 if seen.newest < self.newest {
                     self.backwards += 1;
@@ -85,6 +91,11 @@ impl Spun {
                 _ => self.fail(failure),
             },
         }
+    }
+
+    fn tear(&mut self, seen: Seen) {
+        self.torn += 1;
+        self.first_torn.get_or_insert(seen);
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -114,6 +125,7 @@ mod tests {
             looks: 0,
             absent: 1,
             torn: 3,
+            first_torn: Some(seen(3, 60)),
             backwards: 1,
             stale: 1,
             failed: 1,

@@ -42,6 +42,7 @@ pub const NOTED: &[(&str, Run)] = &[
     ("names that were absent", notes::absent_names),
     ("names that were there", notes::present_names),
     ("attributes", notes::attributes),
+    ("reads right after an open", notes::unasked_read),
     ("removed while open", notes::removed_while_open),
     ("held opens and delegations", notes::held_opens),
     ("locks", notes::locks),

@@ -12,6 +12,9 @@ use crate::qualify::protocol::{Ask, FailureClass, Family, Locking, Opening};
 /// How long a cached state is watched. Enough for a client's usual 3 s, not for NFS's 30 s of absent names.
 const WATCHED: Duration = Duration::from_secs(4);
 
+/// New files that are read right after they were opened.
+const UNASKED: u32 = 10;
+
 /// An open that takes longer than this waits for somebody.
 const SLOW_OPEN: Duration = Duration::from_secs(1);
 
@@ -93,6 +96,31 @@ pub fn attributes(pair: &Pair) -> Result<Check, Trouble> {
         pair.a.done(Ask::Close { file })?;
         probe.figure("seen_after_ms", milliseconds(seen));
         Ok(format!("stat tells it {}", lag(seen, WATCHED)))
+    })
+}
+
+/// Whether a file that is new from elsewhere can be read before its length was asked for. The kernel's client of CephFS
+/// (Linux 6.1) reads nothing then; kaas asks with every open.
+pub fn unasked_read(pair: &Pair) -> Result<Check, Trouble> {
+    probe(note("unasked_read", "a read right after the open"), |probe| {
+        let dir = pair.dir("unasked")?;
+        let mut short = 0;
+        for number in 0..UNASKED {
+            let path = format!("{dir}/{number}");
+            pair.put(&pair.a, &path, 1, 4096)?;
+            pair.b.names(Ask::List { path: dir.clone() })?;
+            let file = pair.open_in(&pair.b, &path, Opening::Read, false)?;
+            let seen = pair.b.seen(Ask::Read { file, offset: 0, length: 4096 })?;
+            pair.b.done(Ask::Close { file })?;
+            short += u32::from(!seen.is(1, 4096));
+        }
+        probe.figure("short", f64::from(short));
+        Ok(match short {
+            0 => "sees a new file whole".to_owned(),
+            short => format!(
+                "saw nothing or less in {short} of {UNASKED} new files; not so once asked for the length"
+            ),
+        })
     })
 }
 

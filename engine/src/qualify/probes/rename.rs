@@ -50,7 +50,7 @@ fn judge(probe: &mut Probe, spun: &Spun) {
     probe.violations(spun.absent, format!("the name was absent in {} of {} looks", spun.absent, spun.looks));
     probe.violations(
         spun.torn,
-        format!("the file was mixed or short in {} of {} looks", spun.torn, spun.looks),
+        format!("the file was mixed or short in {} of {} looks{}", spun.torn, spun.looks, torn(spun)),
     );
     probe.violations(
         spun.backwards,
@@ -59,6 +59,11 @@ fn judge(probe: &mut Probe, spun: &Spun) {
     let first = spun.first_failure.as_deref().unwrap_or_default();
     probe.violations(spun.failed, format!("{} looks failed: {first}", spun.failed));
     probe.figure("stale_handles", spun.stale as f64);
+}
+
+/// What was found in the first look that did not find a whole file.
+fn torn(spun: &Spun) -> String {
+    spun.first_torn.map(|seen| format!(" (first {seen})")).unwrap_or_default()
 }
 
 /// Both rename the same names away: one of them succeeds, and the other is told that the name is gone.
@@ -137,7 +142,10 @@ pub fn births(pair: &Pair) -> Result<Check, Trouble> {
         }
         probe.rounds(spun.newest);
         probe.violations(spun.absent, format!("{} files were missing in new directories", spun.absent));
-        probe.violations(spun.torn, format!("{} files in new directories were not whole", spun.torn));
+        probe.violations(
+            spun.torn,
+            format!("{} files in new directories were not whole{}", spun.torn, torn(&spun)),
+        );
         let first = spun.first_failure.as_deref().unwrap_or_default();
         probe.violations(spun.failed, format!("{} looks failed: {first}", spun.failed));
         Ok(format!("{count} directories were looked into as they came, all whole"))
