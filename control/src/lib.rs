@@ -17,5 +17,4 @@ pub mod producer_ids;
 
 pub use error::ControlError;
 
-/// The directory of what belongs to the cluster rather than to a topic, relative to the data directory.
-pub const CLUSTER_DIR: &str = "cluster";
+pub use kaas_engine::layout::CLUSTER_DIR;

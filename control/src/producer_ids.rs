@@ -7,26 +7,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kaas_engine::manifest::versioned::{self, FileKind, FileVersion};
+use kaas_engine::layout::{PRODUCER_IDS, PRODUCER_IDS_BLOCK, ProducerIdsFile};
+use kaas_engine::manifest::versioned::{self, FileVersion};
 use kaas_engine::types::ProducerId;
 use kaas_substrate::Substrate;
 use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
 
 use crate::metadata::Fence;
 use crate::{CLUSTER_DIR, ControlError};
 
 /// Ids of one block; Kafka's number.
-pub const BLOCK_IDS: i64 = 1000;
-
-/// `producer-ids.<epoch>.<n>.json`.
-const KIND: FileKind = FileKind::json("producer-ids", 1);
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Reserved {
-    /// The first id that no block contains.
-    next_block_start: i64,
-}
+pub const BLOCK_IDS: i64 = PRODUCER_IDS_BLOCK;
 
 /// Gives out producer ids. Shared between threads.
 pub struct ProducerIds {
@@ -53,7 +44,7 @@ struct State {
 impl ProducerIds {
     /// Reads what was reserved so far. Blocks. The fence must have been claimed before.
     pub fn open(substrate: Arc<dyn Substrate>, fence: Arc<dyn Fence>) -> Result<Self, ControlError> {
-        let highest = versioned::read_highest::<Reserved>(substrate.as_ref(), dir(), KIND)?;
+        let highest = versioned::read_highest::<ProducerIdsFile>(substrate.as_ref(), dir(), PRODUCER_IDS)?;
         let (version, start) = match highest {
             Some((version, reserved)) => (Some(version), reserved.next_block_start),
             None => (None, 0),
@@ -108,10 +99,10 @@ impl ProducerIds {
     /// Reserves the block that begins at `start`; its end.
     fn reserve(&self, start: i64, version: FileVersion) -> Result<i64, ControlError> {
         let end = start.checked_add(BLOCK_IDS).ok_or(ControlError::ProducerIdsExhausted)?;
-        let reserved = Reserved { next_block_start: end };
-        versioned::write(self.substrate.as_ref(), dir(), KIND, version, &reserved)?;
+        let reserved = ProducerIdsFile { next_block_start: end };
+        versioned::write(self.substrate.as_ref(), dir(), PRODUCER_IDS, version, &reserved)?;
         self.fence.check()?;
-        if let Err(error) = versioned::remove_below(self.substrate.as_ref(), dir(), KIND, version) {
+        if let Err(error) = versioned::remove_below(self.substrate.as_ref(), dir(), PRODUCER_IDS, version) {
             tracing::warn!(%error, "older producer id files left behind");
         }
         Ok(end)

@@ -5,13 +5,14 @@
 //! runs on the I/O pool.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kaas_control::election::Controller;
 use kaas_engine::Reserve;
 use kaas_engine::io::IoPool;
 use kaas_engine::journal::{Journal, JournalError, JournalSettings, JournalTicket, OpenError, birth};
+use kaas_engine::layout::{GROUPS_DIR, SLOTS_DIR, group_slot_dir};
 use kaas_engine::leadership::{ClaimError, Claimant};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{ErrorClass, Substrate};
@@ -19,10 +20,6 @@ use parking_lot::Mutex;
 
 use super::log::{GroupLog, GroupLogError, GroupLogs, LogFuture, OpenedLog};
 use super::state::{Record, SlotSnapshot};
-
-/// Where the slots are, relative to the data directory.
-const SLOTS_DIR: &str = "slots";
-const GROUPS_DIR: &str = "groups";
 
 /// How often a slot is claimed anew because a higher epoch was found in it.
 const CLAIMS_MAX: usize = 4;
@@ -113,10 +110,6 @@ impl GroupLogs for JournalLogs {
     }
 }
 
-fn slot_dir(slot: usize) -> PathBuf {
-    Path::new(SLOTS_DIR).join(GROUPS_DIR).join(format!("{slot:02}"))
-}
-
 impl Shared {
     fn existing(&self) -> Result<Vec<usize>, GroupLogError> {
         let dir = Path::new(SLOTS_DIR).join(GROUPS_DIR);
@@ -145,7 +138,7 @@ impl Shared {
                 epoch = self.epochs.advance_above(used).map_err(unavailable)?;
             }
             self.claimed.lock().insert(slot, epoch);
-            let (dir, claimant) = (slot_dir(slot), self.epochs.claimant());
+            let (dir, claimant) = (group_slot_dir(slot), self.epochs.claimant());
             let open =
                 || Journal::open(&self.substrate, &dir, epoch, &claimant, &self.io, self.settings.clone());
             match self.reserve.with(open) {
@@ -183,12 +176,12 @@ impl Shared {
                 _ => substrate.sync_dir(parent)?,
             }
         }
-        birth(substrate, &slot_dir(slot))
+        birth(substrate, &group_slot_dir(slot))
     }
 }
 
 fn slot_name_is(name: &std::ffi::OsStr, slot: usize) -> bool {
-    slot_dir(slot).file_name() == Some(name)
+    group_slot_dir(slot).file_name() == Some(name)
 }
 
 struct JournalLog {

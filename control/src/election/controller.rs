@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use kaas_engine::layout::CONTROLLER_DIR;
 use kaas_engine::leadership::{self, ClaimError, Claimant, Leadership, Standing};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{LockGuard, Substrate};
@@ -16,9 +17,6 @@ use parking_lot::{Condvar, Mutex};
 use super::{ClusterId, directory, lock};
 use crate::metadata::Fence;
 use crate::{CLUSTER_DIR, ControlError};
-
-/// The directory whose claimed epoch is the controller's, within `cluster/`.
-pub(super) const CONTROLLER_DIR: &str = "controller";
 
 /// How often a start claims anew because another process took the epoch first.
 const CLAIMS_AT_START_MAX: usize = 16;

@@ -2,15 +2,13 @@
 //!
 //! It is the first directory of a data directory, so topics without it mean that it was taken away.
 
-use std::io::IoSlice;
 use std::path::Path;
 
-use kaas_engine::leadership;
-use kaas_engine::types::Epoch;
-use kaas_substrate::{OpenMode, Substrate, remove_tree};
+use kaas_engine::layout;
+use kaas_substrate::{Substrate, remove_tree};
 
 use super::ClusterId;
-use super::controller::{CONTROLLER_DIR, ControllerSettings};
+use super::controller::ControllerSettings;
 use super::meta::{self, Meta};
 use crate::metadata::TOPICS_DIR;
 use crate::{CLUSTER_DIR, ControlError};
@@ -60,25 +58,7 @@ pub(super) fn open(substrate: &dyn Substrate, settings: &ControllerSettings) -> 
 }
 
 fn bear(substrate: &dyn Substrate, settings: &ControllerSettings) -> Result<(), ControlError> {
-    let name = format!("{NEW_PREFIX}{}", uuid::Uuid::new_v4());
-    let dir = Path::new(&name);
-    substrate.create_dir(dir)?;
     let cluster_id = settings.cluster_id.clone().unwrap_or_else(ClusterId::random);
     let meta = Meta { cluster_id, node_id: settings.node_id };
-    let path = meta::path_in(dir);
-    let file = substrate.open(&path, OpenMode::CreateNew)?;
-    file.write_all_at(&[IoSlice::new(&meta::encode(&path, &meta)?)], 0)?;
-    drop(file);
-    let controller = dir.join(CONTROLLER_DIR);
-    substrate.create_dir(&controller)?;
-    leadership::birth(substrate, &controller, Epoch::NONE)?;
-    substrate.sync_tree(dir)?;
-    match substrate.rename(dir, Path::new(CLUSTER_DIR)) {
-        // Another process was faster; its directory is as good.
-        Err(error) if error.is_exists() => {
-            let _ = remove_tree(substrate, dir);
-        }
-        outcome => outcome?,
-    }
-    Ok(substrate.sync_dir(Path::new(""))?)
+    Ok(layout::bear_cluster(substrate, &uuid::Uuid::new_v4().to_string(), &meta)?)
 }

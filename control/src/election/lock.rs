@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use kaas_engine::layout::LOCK_FILE;
 use kaas_substrate::{LockGuard, Substrate, read_small, write_small};
 use serde::{Deserialize, Serialize};
 
@@ -20,7 +21,7 @@ struct Holder {
 /// Takes the lock, and leaves word who has it. `Locked` if another process of this host has it.
 pub(super) fn take(substrate: &dyn Substrate, incarnation: &str) -> Result<Box<dyn LockGuard>, ControlError> {
     let dir = Path::new(CLUSTER_DIR);
-    let Some(guard) = substrate.try_lock(&dir.join("lock"))? else {
+    let Some(guard) = substrate.try_lock(&dir.join(LOCK_FILE))? else {
         return Err(ControlError::Locked { dir: substrate.root().to_owned(), pid: holder(substrate) });
     };
     let holder = Holder { pid: std::process::id(), incarnation: incarnation.to_owned() };

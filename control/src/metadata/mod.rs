@@ -7,7 +7,7 @@
 //! Configs are text here: names and values that somebody else has validated.
 
 /// The directory of topics, relative to the data directory; also the root of the engine.
-pub const TOPICS_DIR: &str = "topics";
+pub use kaas_engine::layout::TOPICS_DIR;
 
 mod files;
 mod name;

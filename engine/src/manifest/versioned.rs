@@ -45,6 +45,11 @@ impl FileKind {
         Self { name, extension, format: 0 }
     }
 
+    /// The format that is written, and the highest that is read.
+    pub fn format(self) -> u32 {
+        self.format
+    }
+
     /// The file name of a version.
     pub fn file_name(self, version: FileVersion) -> String {
         format!("{}.{:08x}.{}.{}", self.name, version.epoch.get(), version.number, self.extension)

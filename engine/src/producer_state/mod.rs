@@ -207,6 +207,26 @@ impl ProducerStates {
         }
     }
 
+    /// Takes over producers of which nothing is known yet, as of `end_offset`, from a log that was kept elsewhere.
+    pub(crate) fn inherit(
+        &mut self,
+        end_offset: Offset,
+        producers: impl IntoIterator<Item = (ProducerId, ProducerEntry)>,
+    ) {
+        self.end_offset = end_offset;
+        for (id, entry) in producers {
+            if self.producers.contains_key(&id) {
+                continue;
+            }
+            if let Some(first) = entry.transaction_first_offset {
+                self.open.insert(first, id);
+            }
+            self.producers.insert(id, entry);
+        }
+        // What has ended is below the end, which is committed.
+        self.ended.clear();
+    }
+
     /// Forgets producers without an open transaction whose last timestamp is `expiration_ms` or more before `now`
     /// (`producer.id.expiration.ms`). Returns how many.
     pub fn expire(&mut self, now: Timestamp, expiration_ms: i64) -> usize {

@@ -10,18 +10,14 @@ use super::finding::{Finding, Kind};
 use super::identity::FILE_BYTES_MAX;
 use super::tree::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SHOWN_MAX, SLOTS_DIR, TOPICS_DIR};
 use super::view::{decode_as, unsealed};
+pub(super) use crate::layout::META_FILE;
+use crate::layout::PRODUCER_IDS;
 use crate::manifest::versioned::{self, FileKind};
 use crate::reserve::RESERVE_FILE;
 use crate::types::ProducerId;
 
-/// What the data directory is.
-pub(super) const META_FILE: &str = "meta.json";
-
 /// Against two brokers that are started by mistake; empty, or for people.
 const LOCK_FILES: [&str; 2] = ["lock", "lock-holder.json"];
-
-/// Which producer ids have been handed out.
-const PRODUCER_IDS: FileKind = FileKind::json("producer-ids", 1);
 
 /// What is wrong with a file's content.
 type Problem = fn(&Value) -> Option<&'static str>;

@@ -12,13 +12,7 @@ use super::finding::{Finding, Kind};
 use super::view::{decode_as, unsealed};
 use crate::error::EngineError;
 use crate::identity::{Identity, PARTITION_FILE, hex, read_partition};
-use crate::manifest::versioned::FileKind;
-
-/// Which incarnation of a name a topic directory is; written by the controller.
-pub(super) const TOPIC_ID_FILE: &str = "topic-id.json";
-
-/// `config.<epoch>.<n>.json` of a topic; written by the controller.
-pub(super) const TOPIC_CONFIG: FileKind = FileKind::json("config", 1);
+pub(super) use crate::layout::{TOPIC_CONFIG, TOPIC_ID_FILE};
 
 /// Largest metadata file that is read.
 pub(super) const FILE_BYTES_MAX: usize = 16 << 20;

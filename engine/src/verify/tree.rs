@@ -18,18 +18,12 @@ use super::view::{decode_as, unsealed};
 use super::{Context, Examined, Options, Progress, cluster, partition, slots};
 use crate::identity::PARTITION_FILE;
 use crate::journal::is_journal_file;
+pub(super) use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SLOTS_DIR, TOPICS_DIR};
 use crate::leadership::FENCE_NAME;
 use crate::log::SegmentName;
 use crate::manifest::MANIFEST;
 
-/// Directories of a data directory.
-pub(super) const CLUSTER_DIR: &str = "cluster";
-pub(super) const TOPICS_DIR: &str = "topics";
-pub(super) const SLOTS_DIR: &str = "slots";
-pub(super) const CONTROLLER_DIR: &str = "controller";
-
-/// Prefixes of directories that are being born, or removed.
-pub(super) const NEW_PREFIX: &str = "~new-";
+/// Prefix of directories that are being removed.
 const DELETED_PREFIX: &str = "~deleted-";
 
 /// Missing partitions and unknown names of one directory that are told one by one.

@@ -27,9 +27,10 @@ pub use config::{GroupConfig, GroupConfigError};
 pub use context::{Effect, Now, PersistId, PersistOutcome};
 pub use error::{GroupError, code_of};
 pub use group::{CONSUMER_PROTOCOL_TYPE, ClassicGroup, GroupState};
+pub use kaas_engine::layout::slot_of;
 pub use messages::*;
 pub use records::{
     GroupRecord, GroupSnapshot, MemberRecord, OffsetRecord, OffsetsRecord, Record, SNAPSHOT_FORMAT_VERSION,
     SlotSnapshot,
 };
-pub use slot::{Effects, GROUP_TYPE_CLASSIC, ReplayError, SlotState, slot_of};
+pub use slot::{Effects, GROUP_TYPE_CLASSIC, ReplayError, SlotState};

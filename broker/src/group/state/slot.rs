@@ -36,15 +36,6 @@ pub enum ReplayError {
     WrongSlot { group: String, stored: usize, belongs: usize },
 }
 
-/// The slot of a group: Java's `String.hashCode` of its id, without the sign, modulo the number of slots.
-pub fn slot_of(group_id: &str, slots: usize) -> usize {
-    let hash =
-        group_id.encode_utf16().fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
-    // Kafka takes the absolute value, and 0 for the one number that has none.
-    let positive = hash.checked_abs().and_then(|hash| usize::try_from(hash).ok()).unwrap_or(0);
-    positive.checked_rem(slots).unwrap_or(0)
-}
-
 /// The state of one slot.
 #[derive(Debug)]
 pub struct SlotState {
@@ -141,7 +132,7 @@ impl SlotState {
     }
 
     fn replayed_group(&mut self, group_id: &str, now: Now) -> Result<&mut ClassicGroup, ReplayError> {
-        let belongs = slot_of(group_id, self.config.slots);
+        let belongs = kaas_engine::layout::slot_of(group_id, self.config.slots);
         if belongs != self.slot {
             return Err(ReplayError::WrongSlot { group: group_id.to_owned(), stored: self.slot, belongs });
         }

@@ -1,22 +1,20 @@
 //! Creating topics and adding partitions: built aside, made durable, renamed into place.
 
-use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+pub(super) use kaas_engine::layout::NEW_PREFIX;
+use kaas_engine::layout::write_new;
 use kaas_engine::manifest::versioned;
-use kaas_substrate::{OpenMode, remove_tree};
+use kaas_substrate::remove_tree;
 use parking_lot::Mutex;
 
 use super::super::{MetadataStore, NewTopic, TOPICS_DIR, Topic, TopicId};
-use super::configs::{CONFIG, CONFIG_FORMAT, ConfigFile};
+use super::configs::{CONFIG, ConfigFile};
 use super::scan::{self, TOPIC_ID_FILE, TOPIC_ID_FORMAT, TopicIdFile};
 use super::{FileStore, topic_dir, version_after};
 use crate::ControlError;
-
-/// Prefix of directories that are not whole yet.
-pub(super) const NEW_PREFIX: &str = "~new-";
 
 /// Keeps a sweep away from a directory that is being built.
 struct Building<'a> {
@@ -84,12 +82,12 @@ fn build_topic(store: &FileStore, dir: &Path, topic: &Topic) -> Result<(), Contr
     substrate.create_dir(dir)?;
     let id_path = dir.join(TOPIC_ID_FILE);
     let identity = TopicIdFile { topic: topic.name.to_string(), topic_id: topic.id };
-    write_plain(store, &id_path, &versioned::encode(&id_path, TOPIC_ID_FORMAT, &identity)?)?;
+    write_new(substrate, &id_path, &versioned::encode(&id_path, TOPIC_ID_FORMAT, &identity)?)?;
     if !topic.config.is_empty() {
         let version = version_after(None, store.fence.epoch());
         let path = dir.join(CONFIG.file_name(version));
         let file = ConfigFile { config: (*topic.config).clone() };
-        write_plain(store, &path, &versioned::encode(&path, CONFIG_FORMAT, &file)?)?;
+        write_new(substrate, &path, &versioned::encode(&path, CONFIG.format(), &file)?)?;
     }
     for partition in 0..topic.partitions {
         let partition_dir = dir.join(partition.to_string());
@@ -190,10 +188,4 @@ fn adopt(store: &FileStore, name: &str) -> Result<ControlError, ControlError> {
         store.publish(&Arc::new(topic));
     }
     Ok(exists)
-}
-
-/// Writes a new file; durable only with its tree.
-fn write_plain(store: &FileStore, path: &Path, bytes: &[u8]) -> Result<(), ControlError> {
-    let file = store.substrate.open(path, OpenMode::CreateNew)?;
-    Ok(file.write_all_at(&[IoSlice::new(bytes)], 0)?)
 }

@@ -2,28 +2,20 @@
 
 use std::sync::Arc;
 
+pub(super) use kaas_engine::layout::TOPIC_CONFIG as CONFIG;
+use kaas_engine::layout::TopicConfigFile;
 use kaas_engine::manifest::versioned::{self, FileKind, FileVersion};
 use kaas_substrate::Substrate;
-use serde::{Deserialize, Serialize};
 
 use super::super::{BrokerOverrides, BrokerScope, ConfigMap, Topic};
 use super::{FileStore, cluster_dir, topic_dir, version_after};
 use crate::ControlError;
 
-/// `config.<epoch>.<n>.json` of a topic.
-pub(super) const CONFIG: FileKind = FileKind::json("config", CONFIG_FORMAT);
-
-/// The format of a topic's config file that is written, and the highest that is read.
-pub(super) const CONFIG_FORMAT: u32 = 1;
-
 /// `broker-configs.<epoch>.<n>.json` of the cluster.
 const BROKER_CONFIGS: FileKind = FileKind::json("broker-configs", 1);
 
 /// What a topic's config file says.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct ConfigFile {
-    pub config: ConfigMap,
-}
+pub(super) type ConfigFile = TopicConfigFile<ConfigMap>;
 
 /// The dynamic broker configs and the version of their file.
 pub(super) fn read_broker_overrides(

@@ -7,32 +7,23 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kaas_engine::layout;
+pub(super) use kaas_engine::layout::{TOPIC_ID_FILE, TOPIC_ID_FORMAT};
 use kaas_engine::manifest::versioned::{self, FileVersion};
 use kaas_substrate::{EntryKind, Substrate, read_small};
-use serde::{Deserialize, Serialize};
 
 use super::super::{TOPICS_DIR, Topic, TopicId, validate_name};
 use super::birth::NEW_PREFIX;
-use super::configs::{CONFIG, CONFIG_FORMAT, ConfigFile};
+use super::configs::{CONFIG, ConfigFile};
 use super::removal::DELETED_PREFIX;
 use super::topic_dir;
 use crate::ControlError;
-
-/// Which incarnation of a name a topic directory is.
-pub(super) const TOPIC_ID_FILE: &str = "topic-id.json";
-
-/// The format of `topic-id.json` that is written, and the highest that is read.
-pub(super) const TOPIC_ID_FORMAT: u32 = 1;
 
 /// Longest metadata file that is read.
 pub(super) const FILE_BYTES_MAX: usize = 16 << 20;
 
 /// `topic-id.json`.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct TopicIdFile {
-    pub topic: String,
-    pub topic_id: TopicId,
-}
+pub(super) type TopicIdFile = layout::TopicIdFile<TopicId>;
 
 /// What the start found.
 #[derive(Debug, Default)]
@@ -126,7 +117,7 @@ pub(super) fn topic(
         Some(version) => {
             let path = dir.join(CONFIG.file_name(version));
             let bytes = read_small(substrate, &path, FILE_BYTES_MAX)?;
-            versioned::decode::<ConfigFile>(&path, CONFIG_FORMAT, &bytes)?.config
+            versioned::decode::<ConfigFile>(&path, CONFIG.format(), &bytes)?.config
         }
         None => super::ConfigMap::new(),
     };

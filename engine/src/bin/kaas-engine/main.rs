@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 all is well, 1 something was found, 2 it could not run; `qualify` has 10 and 11 besides.
 
+mod import;
 mod qualify;
 mod shown;
 mod verify;
@@ -34,6 +35,7 @@ enum Command {
     Dump(DumpArgs),
     Verify(verify::VerifyArgs),
     Qualify(qualify::QualifyArgs),
+    Import(import::ImportArgs),
     #[command(hide = true)]
     QualifyAgent(qualify::AgentArgs),
 }
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
         Command::Dump(args) => run_dump(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Qualify(args) => qualify::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::QualifyAgent(args) => qualify::run_agent(&args),
     }
 }

@@ -1,0 +1,236 @@
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/**
+ * What the test of `kaas-engine import` does as a client: fills a Kafka with all sorts of logs, and writes down everything that a
+ * consumer can find out about them. ImportData create BOOTSTRAP | produce BOOTSTRAP FIRST-NUMBER |
+ * read BOOTSTRAP FILE | continue BOOTSTRAP
+ */
+public final class ImportData {
+    private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    private static final long BASE_MS = 1_700_000_000_000L;
+    private final String bootstrap;
+
+    private ImportData(String bootstrap) {
+        this.bootstrap = bootstrap;
+    }
+
+    public static void main(String[] args) throws Exception {
+        ImportData data = new ImportData(args[1]);
+        switch (args[0]) {
+            case "create" -> data.create();
+            case "produce" -> data.produce(Integer.parseInt(args[2]));
+            case "continue" -> data.goOn();
+            case "read" -> data.read(args[2]);
+            default -> throw new IllegalArgumentException(args[0]);
+        }
+        System.out.println("ok");
+        System.exit(0);
+    }
+
+    private Admin admin() {
+        return Admin.create(Map.of("bootstrap.servers", bootstrap));
+    }
+
+    private KafkaProducer<byte[], byte[]> producer(Map<String, Object> more) {
+        Map<String, Object> configs = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "linger.ms", 5, "batch.size", 2000));
+        configs.putAll(more);
+        return new KafkaProducer<>(configs, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static ProducerRecord<byte[], byte[]> record(String topic, int partition, int n, int keys) {
+        byte[] value = n % 13 == 5 ? null : bytes("value-" + n + "-" + "x".repeat(n % 97));
+        byte[] key = keys == 0 && n % 7 == 0 ? null : bytes("key-" + (keys == 0 ? n : n % keys));
+        List<Header> headers = n % 3 == 0 ? List.of(new RecordHeader("h", bytes("" + n)), new RecordHeader("null", null)) : List.of();
+        return new ProducerRecord<>(topic, partition, BASE_MS + n * 10L, key, value, headers);
+    }
+
+    private void create() throws Exception {
+        try (Admin admin = admin()) {
+            List<NewTopic> topics = new ArrayList<>();
+            Map<String, String> small = Map.of("segment.ms", "600", "index.interval.bytes", "512", "retention.ms", "-1");
+            for (String codec : CODECS) {
+                topics.add(new NewTopic("codec-" + codec, 2, (short) 1).configs(small));
+            }
+            topics.add(new NewTopic("transactions", 1, (short) 1).configs(small));
+            topics.add(new NewTopic("trimmed", 1, (short) 1).configs(small));
+            topics.add(new NewTopic("empty", 3, (short) 1).configs(Map.of("retention.ms", "-1")));
+            Map<String, String> compacted = new HashMap<>(small);
+            compacted.putAll(Map.of("cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.01", "segment.ms", "300",
+                "max.message.bytes", "123456"));
+            topics.add(new NewTopic("compacted", 1, (short) 1).configs(compacted));
+            admin.createTopics(topics).all().get();
+        }
+    }
+
+    /** 200 records in each partition, or thereabouts, from number `first` on. */
+    private void produce(int first) throws Exception {
+        for (String codec : CODECS) {
+            try (KafkaProducer<byte[], byte[]> producer = producer(Map.of("compression.type", codec))) {
+                for (int n = first; n < first + 400; n++) {
+                    producer.send(record("codec-" + codec, n % 2, n, 0));
+                }
+            }
+        }
+        try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
+            for (int n = first; n < first + 400; n++) {
+                producer.send(record("compacted", 0, n, 20));
+                producer.send(record("trimmed", 0, n, 0));
+            }
+        }
+        try (Admin admin = admin()) {
+            TopicPartition trimmed = new TopicPartition("trimmed", 0);
+            admin.deleteRecords(Map.of(trimmed, RecordsToDelete.beforeOffset(first + 150))).all().get();
+        }
+        try (KafkaProducer<byte[], byte[]> one = producer(Map.of("transactional.id", "one-" + first));
+             KafkaProducer<byte[], byte[]> other = producer(Map.of("transactional.id", "other-" + first))) {
+            one.initTransactions();
+            other.initTransactions();
+            // Two producers' transactions across each other and across segments, some aborted.
+            for (int n = first; n < first + 400; n += 40) {
+                one.beginTransaction();
+                other.beginTransaction();
+                for (int m = n; m < n + 20; m++) {
+                    one.send(record("transactions", 0, 2 * m, 0));
+                    other.send(record("transactions", 0, 2 * m + 1, 0));
+                }
+                one.flush();
+                other.flush();
+                if (n % 80 == 0) {
+                    one.abortTransaction();
+                } else {
+                    one.commitTransaction();
+                }
+                if (n % 120 == 0) {
+                    other.abortTransaction();
+                } else {
+                    other.commitTransaction();
+                }
+            }
+        }
+        Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+        for (String codec : CODECS) {
+            offsets.put(new TopicPartition("codec-" + codec, 1), new OffsetAndMetadata(first / 2 + 7, "at-" + first));
+        }
+        try (Admin admin = admin()) {
+            admin.alterConsumerGroupOffsets("readers", offsets).all().get();
+            // Given up again, in the second round.
+            if (first == 0) {
+                admin.alterConsumerGroupOffsets("gone", offsets).all().get();
+            } else {
+                admin.deleteConsumerGroups(List.of("gone")).all().get();
+            }
+        }
+    }
+
+    /** New records behind the old ones: with a producer id of the new broker, which must be nobody's. */
+    private void goOn() throws Exception {
+        TopicPartition partition = new TopicPartition("codec-none", 0);
+        long end;
+        try (Admin admin = admin()) {
+            end = admin.listOffsets(Map.of(partition, OffsetSpec.latest())).partitionResult(partition).get().offset();
+        }
+        try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
+            for (int n = 0; n < 10; n++) {
+                long offset = producer.send(record("codec-none", 0, n, 0)).get().offset();
+                if (offset != end + n) {
+                    throw new AssertionError("record " + n + " went to " + offset + ", the log ended at " + end);
+                }
+            }
+        }
+    }
+
+    private void read(String file) throws Exception {
+        try (PrintStream out = new PrintStream(file, StandardCharsets.UTF_8); Admin admin = admin()) {
+            TreeMap<String, Integer> partitions = new TreeMap<>();
+            TreeMap<String, String> topics = new TreeMap<>();
+            admin.describeTopics(admin.listTopics().names().get()).allTopicNames().get().forEach((name, topic) -> {
+                partitions.put(name, topic.partitions().size());
+                topics.put(name, "topic " + name + " " + topic.topicId() + " " + topic.partitions().size());
+            });
+            topics.values().forEach(out::println);
+            List<TopicPartition> all = new ArrayList<>();
+            partitions.forEach((name, count) -> {
+                for (int p = 0; p < count; p++) {
+                    all.add(new TopicPartition(name, p));
+                }
+            });
+            for (String isolation : List.of("read_uncommitted", "read_committed")) {
+                for (TopicPartition partition : all) {
+                    readPartition(out, partition, isolation);
+                }
+            }
+            for (TopicPartition partition : all) {
+                for (long time = BASE_MS - 5; time < BASE_MS + 9000; time += 1111) {
+                    var found = admin.listOffsets(Map.of(partition, OffsetSpec.forTimestamp(time))).partitionResult(partition).get();
+                    out.println("time " + partition + " " + time + " " + found.offset() + " " + found.timestamp() + " " + found.leaderEpoch());
+                }
+            }
+            for (String group : new TreeSet<>(List.of("readers", "gone"))) {
+                Map<TopicPartition, OffsetAndMetadata> committed;
+                try {
+                    committed = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
+                } catch (java.util.concurrent.ExecutionException e) {
+                    committed = Map.of();
+                }
+                TreeMap<String, String> sorted = new TreeMap<>();
+                committed.forEach((p, o) -> sorted.put(p.toString(), o.offset() + " " + o.metadata()));
+                sorted.forEach((p, o) -> out.println("group " + group + " " + p + " " + o));
+            }
+        }
+    }
+
+    private void readPartition(PrintStream out, TopicPartition partition, String isolation) {
+        Map<String, Object> configs = Map.of("bootstrap.servers", bootstrap, "isolation.level", isolation, "fetch.max.bytes", 30000);
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                 new KafkaConsumer<>(configs, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            List<TopicPartition> one = List.of(partition);
+            consumer.assign(one);
+            long begin = consumer.beginningOffsets(one).get(partition);
+            long end = consumer.endOffsets(one).get(partition);
+            out.println(isolation + " " + partition + " from " + begin + " to " + end);
+            consumer.seek(partition, begin);
+            long deadline = System.currentTimeMillis() + 20_000;
+            while (consumer.position(partition) < end) {
+                if (System.currentTimeMillis() > deadline) {
+                    out.println("  stuck at " + consumer.position(partition));
+                    return;
+                }
+                for (ConsumerRecord<byte[], byte[]> r : consumer.poll(Duration.ofMillis(200)).records(partition)) {
+                    StringBuilder headers = new StringBuilder();
+                    for (Header h : r.headers()) {
+                        headers.append(' ').append(h.key()).append('=').append(Arrays.toString(h.value()));
+                    }
+                    out.println("  " + r.offset() + " " + r.timestampType() + " " + r.timestamp() + " epoch " + r.leaderEpoch().orElse(-1)
+                        + " " + Arrays.toString(r.key()) + " " + Arrays.hashCode(r.value()) + headers);
+                }
+            }
+        }
+    }
+}

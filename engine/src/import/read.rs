@@ -1,0 +1,400 @@
+//! Reading a partition of Kafka, batch by batch: what is checked before anything is written, and read again when it is copied.
+
+use bytes::Bytes;
+use kaas_substrate::{OpenMode, read_small};
+
+use super::kafka_files::{Fields, SnapshotProducer, producer_snapshot};
+use super::source::{SourcePartition, shown};
+use super::{Problem, Progress};
+use crate::batch::{BatchHeader, EndMarker, MAGIC, read_marker};
+use crate::log::indexes::{IndexImages, LogIndexes};
+use crate::log::scan::{BatchScanner, Check, Scanned};
+use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
+use crate::types::{Offset, Timestamp};
+
+/// Largest producer snapshot that is read.
+const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+
+/// Offset, length, checksum and magic of a message of the formats 0 and 1.
+const OLD_HEADER_BYTES: usize = 17;
+
+/// The smallest length that such a message can state.
+const OLD_LENGTH_MIN: i32 = 14;
+
+/// Most problems of one partition that are told.
+const PROBLEMS_MAX: usize = 20;
+
+/// Where what was read goes.
+pub(super) trait Sink {
+    /// The segment at `base` begins.
+    fn begin(&mut self, _base: Offset) -> Result<(), kaas_substrate::Error> {
+        Ok(())
+    }
+
+    /// A batch whose CRC is right, as it stands in the log.
+    fn batch(&mut self, _bytes: &[u8]) -> Result<(), kaas_substrate::Error> {
+        Ok(())
+    }
+
+    /// The segment is over.
+    fn end(&mut self, _segment: &ReadSegment, _indexes: &IndexImages) -> Result<(), kaas_substrate::Error> {
+        Ok(())
+    }
+}
+
+/// Only looks.
+pub(super) struct Nowhere;
+
+impl Sink for Nowhere {}
+
+/// A segment's part that counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ReadSegment {
+    pub(super) base: Offset,
+    pub(super) end: Offset,
+    pub(super) bytes: u64,
+    pub(super) batches: u64,
+    pub(super) records: u64,
+    pub(super) max_timestamp: Timestamp,
+    pub(super) offset_of_max_timestamp: Offset,
+    /// Leader epochs of its batches and where each begins, ascending, the first at `base`.
+    pub(super) leader_epochs: Vec<(u32, i64)>,
+}
+
+/// A tail that a crash of Kafka left.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) at: Offset,
+    pub(super) bytes: u64,
+    pub(super) reason: String,
+}
+
+/// What a partition holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ReadPartition {
+    pub(super) segments: Vec<ReadSegment>,
+    pub(super) log_start: Offset,
+    pub(super) end: Offset,
+    pub(super) highest_epoch: u32,
+    pub(super) producers: ProducerStates,
+    pub(super) cut: Option<Cut>,
+}
+
+/// A read under way.
+struct Reader<'a> {
+    partition: &'a SourcePartition,
+    is_compacted: bool,
+    interval_bytes: u64,
+    sink: &'a mut dyn Sink,
+    progress: &'a Progress,
+    problems: &'a mut Vec<Problem>,
+    problems_before: usize,
+    read: ReadPartition,
+    /// The offset behind the last batch.
+    expected: Option<Offset>,
+    epoch: u32,
+}
+
+/// Reads all of a partition that counts. What keeps it from being imported is added to `problems`.
+pub(super) fn read_partition(
+    partition: &SourcePartition,
+    is_compacted: bool,
+    interval_bytes: u64,
+    sink: &mut dyn Sink,
+    progress: &Progress,
+    problems: &mut Vec<Problem>,
+) -> Result<ReadPartition, kaas_substrate::Error> {
+    let problems_before = problems.len();
+    let mut reader = Reader {
+        partition,
+        is_compacted,
+        interval_bytes,
+        sink,
+        progress,
+        problems,
+        problems_before,
+        read: ReadPartition::default(),
+        expected: None,
+        epoch: 0,
+    };
+    reader.run()?;
+    Ok(reader.read)
+}
+
+impl Reader<'_> {
+    fn run(&mut self) -> Result<(), kaas_substrate::Error> {
+        let partition = self.partition;
+        let first = partition.logs.first().copied().unwrap_or(Offset::ZERO);
+        self.read.log_start = partition.log_start.max(first);
+        for (index, base) in partition.logs.iter().enumerate() {
+            let next = partition.logs.get(index + 1).copied();
+            if next.is_some_and(|next| next <= self.read.log_start) {
+                // Kafka had not come to deleting it.
+                continue;
+            }
+            if let Some(cut) = &mut self.read.cut {
+                cut.bytes += partition.volume.open(&log_path(partition, *base), OpenMode::Read)?.length()?;
+                continue;
+            }
+            self.segment(*base, next)?;
+            if self.problems.len() - self.problems_before >= PROBLEMS_MAX {
+                return Ok(());
+            }
+        }
+        let last = partition.logs.last().copied().filter(|_| self.read.cut.is_none());
+        let end = self.expected.max(last).unwrap_or(Offset::ZERO);
+        self.read.end = end;
+        if self.read.log_start > end {
+            // All that was written lies below it.
+            self.read.end = self.read.log_start;
+        }
+        if self.read.segments.is_empty() {
+            self.read.log_start = self.read.end;
+        }
+        let known = partition.leader_epochs.last().map_or(0, |last| last.0);
+        self.read.highest_epoch = known.max(self.epoch);
+        self.inherit_producers()?;
+        self.check_transactions();
+        Ok(())
+    }
+
+    fn problem(&mut self, base: Offset, problem: String, hint: &'static str) {
+        let path = shown(&*self.partition.volume, &log_path(self.partition, base));
+        self.problems.push(Problem::new(path, problem, hint));
+    }
+
+    fn segment(&mut self, base: Offset, next: Option<Offset>) -> Result<(), kaas_substrate::Error> {
+        let partition = self.partition;
+        let file = partition.volume.open(&log_path(partition, base), OpenMode::Read)?;
+        let length = file.length()?;
+        let mut segment = ReadSegment {
+            base,
+            end: base,
+            bytes: 0,
+            batches: 0,
+            records: 0,
+            max_timestamp: Timestamp::NONE,
+            offset_of_max_timestamp: base,
+            leader_epochs: Vec::new(),
+        };
+        let mut indexes = LogIndexes::new(base, self.interval_bytes);
+        let mut scanner = BatchScanner::new(&*file, 0, length, Check::Crc);
+        loop {
+            let (position, header) = match scanner.next()? {
+                Scanned::Batch { position, header } => (position, header),
+                Scanned::End => break,
+                Scanned::Torn { position, reason } => {
+                    let mut start = [0; OLD_HEADER_BYTES];
+                    file.read_at(&mut start, position)?;
+                    self.torn(&segment, length - position, old_format(start), reason);
+                    break;
+                }
+            };
+            if !self.check_batch(base, next, &header) {
+                break;
+            }
+            let Some(bytes) = scanner.verified_batch(position, &header)? else {
+                self.problem(base, "it changes while it is read".into(), "stop Kafka first");
+                break;
+            };
+            let marker = marker(&header, bytes);
+            if segment.batches == 0 {
+                self.sink.begin(base)?;
+            }
+            self.sink.batch(bytes)?;
+            self.take(&mut segment, &mut indexes, &header, marker, position);
+            self.progress.add_bytes(header.batch_bytes as u64);
+        }
+        if segment.batches > 0 {
+            indexes.finish();
+            self.sink.end(&segment, &indexes.images())?;
+            self.read.segments.push(segment);
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        segment: &mut ReadSegment,
+        indexes: &mut LogIndexes,
+        header: &BatchHeader,
+        marker: Option<EndMarker>,
+        position: u64,
+    ) {
+        indexes.append(header, position);
+        if let Some(ended) = self.read.producers.replay(header, marker)
+            && ended.aborted
+        {
+            indexes.append_aborted(&ended);
+        }
+        if segment.leader_epochs.last().is_none_or(|last| last.0 < self.epoch) {
+            let begins = if segment.batches == 0 { segment.base } else { self.epoch_start(header) };
+            segment.leader_epochs.push((self.epoch, begins.0));
+        }
+        segment.bytes += header.batch_bytes as u64;
+        segment.batches += 1;
+        segment.records += u64::try_from(header.record_count).unwrap_or(0);
+        segment.end = header.next_offset();
+        if header.max_timestamp > segment.max_timestamp {
+            segment.max_timestamp = header.max_timestamp;
+            segment.offset_of_max_timestamp = header.last_offset();
+        }
+        self.expected = Some(header.next_offset());
+    }
+
+    /// Where the epoch of the batch begins: what Kafka's checkpoint says, since compaction may have removed the first
+    /// batches; if that lies between the batch before and this one.
+    fn epoch_start(&self, header: &BatchHeader) -> Offset {
+        let known = self.partition.leader_epochs.iter().find(|known| known.0 == self.epoch);
+        let before = self.expected.unwrap_or(Offset::ZERO);
+        known
+            .map(|known| Offset(known.1))
+            .filter(|start| *start >= before && *start <= header.base_offset)
+            .unwrap_or(header.base_offset)
+    }
+
+    /// Whether a batch may stand where it does.
+    fn check_batch(&mut self, base: Offset, next: Option<Offset>, header: &BatchHeader) -> bool {
+        let at = header.base_offset;
+        let hint = "compare it with another replica; kafka-dump-log shows more";
+        let relative = header.last_offset().0.saturating_sub(base.0);
+        if at < base || relative > i64::from(i32::MAX) || next.is_some_and(|next| header.next_offset() > next)
+        {
+            self.problem(base, format!("the batch at offset {at} does not belong into it"), hint);
+            return false;
+        }
+        match self.expected {
+            Some(expected) if at < expected => {
+                self.problem(base, format!("offset {at} comes behind offset {}", expected.0 - 1), hint);
+                return false;
+            }
+            Some(expected) if at > expected && !self.is_compacted => {
+                let missing = format!("offsets {expected} to {} are missing", at.0 - 1);
+                self.problem(
+                    base,
+                    missing,
+                    "restore the segment; for a topic that was compacted once, give --config cleanup.policy=compact",
+                );
+                return false;
+            }
+            _ => {}
+        }
+        match u32::try_from(header.partition_leader_epoch) {
+            Ok(epoch) if epoch >= self.epoch => self.epoch = epoch,
+            Ok(epoch) => {
+                self.problem(
+                    base,
+                    format!("leader epoch {epoch} at offset {at} comes behind {}", self.epoch),
+                    hint,
+                );
+                return false;
+            }
+            Err(_) => {
+                self.problem(base, format!("the batch at offset {at} has no leader epoch"), hint);
+                return false;
+            }
+        }
+        if let Err(error) = header.compression() {
+            self.problem(base, format!("the batch at offset {at}: {error}"), hint);
+            return false;
+        }
+        true
+    }
+
+    /// Bytes that are no batch: the end, if a crash may have left them; else damage.
+    fn torn(&mut self, segment: &ReadSegment, bytes: u64, old_format: Option<i8>, reason: String) {
+        let base = segment.base;
+        if let Some(format) = old_format {
+            let problem =
+                format!("offset {} has message format {format}, older than Kafka 0.11", segment.end);
+            self.problem(
+                base,
+                problem,
+                "copy the topic to a new one with Kafka's own tools, and import that",
+            );
+            return;
+        }
+        // Kafka looks at the segments from the one with the recovery point on, and cuts at the first bad batch.
+        let was_flushed = segment.end < self.partition.recovery_point;
+        if self.partition.is_clean || was_flushed {
+            let problem = format!("damaged behind offset {}: {reason}", segment.end);
+            self.problem(base, problem, "restore it from another replica: start Kafka and let it catch up");
+            return;
+        }
+        self.read.cut = Some(Cut { at: segment.end, bytes, reason });
+        self.expected = Some(self.expected.unwrap_or(segment.end).max(segment.end));
+    }
+
+    /// Producers that Kafka's newest snapshot knows and the log does not tell of any more.
+    fn inherit_producers(&mut self) -> Result<(), kaas_substrate::Error> {
+        let partition = self.partition;
+        let newest = partition.snapshots.iter().rfind(|at| **at <= self.read.end);
+        let mut known = Vec::new();
+        if let Some(at) = newest {
+            let path = partition.dir.join(format!("{:020}.snapshot", at.0));
+            let bytes = read_small(&*partition.volume, &path, SNAPSHOT_BYTES_MAX)?;
+            match producer_snapshot(&bytes) {
+                Ok(producers) => known = producers,
+                // Derived: Kafka would build it anew from the log, as was just done.
+                Err(reason) => {
+                    tracing::warn!(path = %shown(&*partition.volume, &path).display(), reason,
+                        "a producer snapshot cannot be read; the log tells of the producers");
+                }
+            }
+        }
+        let entries = known.into_iter().map(|producer| (producer.id, entry(&producer)));
+        self.read.producers.inherit(self.read.end, entries);
+        Ok(())
+    }
+
+    fn check_transactions(&mut self) {
+        let open: Vec<_> = self.read.producers.open_transactions().collect();
+        if let Some((first, producer, _)) = open.first() {
+            let path = shown(&*self.partition.volume, &self.partition.dir);
+            let problem = format!(
+                "{} open transaction(s), the first of producer {producer} at offset {first}",
+                open.len()
+            );
+            self.problems.push(Problem::new(
+                path,
+                problem,
+                "start Kafka and let its coordinator end it: after transaction.timeout.ms at the latest, or with kafka-transactions.sh abort",
+            ));
+        }
+    }
+}
+
+pub(super) fn log_path(partition: &SourcePartition, base: Offset) -> std::path::PathBuf {
+    partition.dir.join(format!("{:020}.log", base.0))
+}
+
+/// The format of a message that is older than batches, if it looks like one.
+fn old_format(start: [u8; OLD_HEADER_BYTES]) -> Option<i8> {
+    let mut fields = Fields(&start);
+    let (_offset, length, _checksum, magic) = (fields.i64()?, fields.i32()?, fields.i32()?, fields.i8()?);
+    ((0..MAGIC).contains(&magic) && length >= OLD_LENGTH_MIN).then_some(magic)
+}
+
+fn marker(header: &BatchHeader, bytes: &[u8]) -> Option<EndMarker> {
+    // Markers are small; what cannot be read ends no transaction, as in recovery.
+    header.is_control().then(|| read_marker(&Bytes::copy_from_slice(bytes)).ok().flatten()).flatten()
+}
+
+fn entry(producer: &SnapshotProducer) -> ProducerEntry {
+    let mut batches = Ring::EMPTY;
+    if producer.last_offset >= Offset::ZERO && producer.last_sequence >= 0 {
+        let _ = batches.push(BatchMetadata {
+            last_sequence: producer.last_sequence,
+            last_offset: producer.last_offset,
+            offset_delta: producer.offset_delta.max(0),
+            timestamp: producer.timestamp,
+        });
+    }
+    ProducerEntry {
+        epoch: producer.epoch,
+        coordinator_epoch: producer.coordinator_epoch,
+        last_timestamp: producer.timestamp,
+        transaction_first_offset: producer.transaction_first_offset,
+        batches,
+    }
+}
