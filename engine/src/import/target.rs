@@ -127,6 +127,10 @@ impl Target {
         };
         let controller = claim(substrate, &cluster.join(CONTROLLER_DIR), &claimant)?;
         let target = Self { substrate: Arc::clone(substrate), controller, claimant, _lock: lock };
+        target.still_controller()?;
+        if let Err(error) = target.controller.collect_old_claims() {
+            tracing::warn!(%error, "old claims left behind");
+        }
         target.remove_leftovers()?;
         Ok(target)
     }

@@ -25,8 +25,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * What the test of `kaas-engine import` does as a client: fills a Kafka with all sorts of logs, and writes down everything that a
- * consumer can find out about them. ImportData create BOOTSTRAP | produce BOOTSTRAP FIRST-NUMBER |
- * read BOOTSTRAP FILE | continue BOOTSTRAP
+ * consumer can find out about them. ImportData begin BOOTSTRAP | end BOOTSTRAP FILE |
+ * compare BOOTSTRAP FILE
  */
 public final class ImportData {
     private static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
@@ -40,10 +40,18 @@ public final class ImportData {
     public static void main(String[] args) throws Exception {
         ImportData data = new ImportData(args[1]);
         switch (args[0]) {
-            case "create" -> data.create();
-            case "produce" -> data.produce(Integer.parseInt(args[2]));
-            case "continue" -> data.goOn();
-            case "read" -> data.read(args[2]);
+            case "begin" -> {
+                data.create();
+                data.produce(0);
+            }
+            case "end" -> {
+                data.produce(400);
+                data.read(args[2]);
+            }
+            case "compare" -> {
+                data.read(args[2]);
+                data.goOn();
+            }
             default -> throw new IllegalArgumentException(args[0]);
         }
         System.out.println("ok");

@@ -1,0 +1,405 @@
+//! Importing log directories that look like Apache Kafka's, byte by byte: what is carried over, what is refused, and a crash at
+//! any step. A real Kafka is imported by `broker/tests/clients/import_kafka.py`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+#![allow(clippy::cast_possible_wrap, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
+
+mod support;
+
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kaas_engine::batch::{
+    BatchOptions, EndMarker, Marker, Producer, SimpleRecord, control_batch, data_batch,
+};
+use kaas_engine::identity::{Identity, read_partition};
+use kaas_engine::import::{ImportError, Options, Progress, Report, Source, plan};
+use kaas_engine::leadership::Claimant;
+use kaas_engine::types::{Epoch, Offset, ProducerId, Timestamp};
+use kaas_engine::verify::{self, verify};
+use kaas_engine::{
+    Engine, EngineSettings, Isolation, LogConfig, ManualClock, OpenPartition, Partition, ReadRequest,
+};
+use kaas_fault_injection::faulty::{Faulty, Rule, Rules, Verdict};
+use kaas_substrate::{ErrorClass, Memory, OpenMode, Substrate, remove_tree};
+use support::{Log, START, decode, producer_batch};
+
+/// A log directory in the making.
+struct Kafka {
+    volume: Memory,
+}
+
+/// Where a batch has its leader epoch, outside of the checksum.
+const LEADER_EPOCH_AT: usize = 12;
+
+fn at(batch: &[u8], offset: i64, leader_epoch: i32) -> Vec<u8> {
+    let mut bytes = batch.to_vec();
+    bytes[..8].copy_from_slice(&offset.to_be_bytes());
+    bytes[LEADER_EPOCH_AT..LEADER_EPOCH_AT + 4].copy_from_slice(&leader_epoch.to_be_bytes());
+    bytes
+}
+
+fn values(offset: i64, leader_epoch: i32, values: &[&str]) -> Vec<u8> {
+    at(&support::batch(values), offset, leader_epoch)
+}
+
+impl Kafka {
+    fn new() -> Self {
+        let kafka = Self { volume: Memory::new() };
+        kafka.put(".kafka_cleanshutdown", b"");
+        kafka.put("meta.properties", b"version=1\ncluster.id=abcdefghijklmnopqrstuv\nnode.id=1\n");
+        kafka.put("recovery-point-offset-checkpoint", b"0\n0\n");
+        kafka
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        let path = Path::new(path);
+        if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+            match self.volume.create_dir(dir) {
+                Err(error) if !error.is_exists() => panic!("{error}"),
+                _ => {}
+            }
+        }
+        match self.volume.remove_file(path) {
+            Err(error) if !error.is_not_found() => panic!("{error}"),
+            _ => {}
+        }
+        self.volume.open(path, OpenMode::CreateNew).unwrap().write_all_at(&[IoSlice::new(bytes)], 0).unwrap();
+    }
+
+    fn remove(&self, path: &str) {
+        self.volume.remove_file(Path::new(path)).unwrap();
+    }
+
+    fn log(&self, dir: &str, base: i64, batches: &[Vec<u8>]) {
+        self.put(&format!("{dir}/{base:020}.log"), &batches.concat());
+    }
+
+    /// Two partitions: three segments under the leader epochs 0, 0 to 3, and 3, and an empty one.
+    fn orders() -> Self {
+        let kafka = Self::new();
+        kafka.log("orders-0", 0, &[values(0, 0, &["v0", "v1"]), values(2, 0, &["v2"])]);
+        kafka.log("orders-0", 3, &[values(3, 0, &["v3"]), values(4, 3, &["v4", "v5"])]);
+        kafka.log("orders-0", 6, &[at(&producer_batch(4321, 0, 0, &["v6"]), 6, 3)]);
+        kafka.put("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n3 4\n");
+        kafka.log("orders-1", 0, &[]);
+        for partition in 0..2 {
+            let path = format!("orders-{partition}/partition.metadata");
+            kafka.put(&path, b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw");
+        }
+        kafka
+    }
+
+    fn sources(&self) -> Vec<Source> {
+        vec![Source { volume: Arc::new(self.volume.clone()), only: None }]
+    }
+
+    fn import_with(&self, target: &Arc<dyn Substrate>, options: &Options) -> Result<Report, ImportError> {
+        let progress = Progress::default();
+        let plan = plan(&self.sources(), Some(&**target), options, &progress)?;
+        plan.carry_out(target, &progress)
+    }
+
+    fn import(&self, target: &Arc<dyn Substrate>) -> Report {
+        self.import_with(target, &options()).unwrap()
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let target: Arc<dyn Substrate> = Arc::new(Memory::new());
+        let report = self.import(&target);
+        if !report.problems.is_empty() {
+            assert!(!report.is_done);
+            assert!(target.list(Path::new("")).unwrap().is_empty(), "something was written");
+        }
+        report.problems.into_iter().map(|problem| problem.problem).collect()
+    }
+}
+
+fn options() -> Options {
+    Options { node_id: 1, ..Options::default() }
+}
+
+fn empty() -> Arc<dyn Substrate> {
+    Arc::new(Memory::new())
+}
+
+fn identity(partition: u32) -> Identity {
+    Identity { topic: "orders".into(), partition, topic_id: std::array::from_fn(|n| n as u8) }
+}
+
+fn open(target: &Arc<dyn Substrate>, partition: u32, epoch: u32) -> Log {
+    let clock = Arc::new(ManualClock::new(START));
+    let engine = Engine::open(Arc::clone(target), EngineSettings::default(), clock).unwrap();
+    let request = OpenPartition {
+        dir: PathBuf::from(format!("topics/orders/{partition}")),
+        identity: identity(partition),
+        epoch: Epoch::new(epoch).unwrap(),
+        claimant: Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 },
+        config: LogConfig::default(),
+    };
+    let partition = engine.open_partition(request).unwrap();
+    Log { engine, partition }
+}
+
+fn assert_clean(target: &Arc<dyn Substrate>) {
+    let options = verify::Options::default();
+    let report = verify(&**target, Path::new(""), &options, &verify::Progress::default()).unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+fn epochs(partition: &Arc<Partition>) -> Vec<Option<(u32, i64)>> {
+    let end = |epoch| partition.end_offset_for_epoch(Epoch::new(epoch).unwrap());
+    (0..4).map(|epoch| end(epoch).map(|(epoch, end)| (epoch.get(), end.0))).collect()
+}
+
+#[test]
+fn records_offsets_epochs_and_producers_are_carried_over() {
+    let (kafka, target) = (Kafka::orders(), empty());
+    let report = kafka.import(&target);
+    assert!(report.is_done, "{:?}", report.problems);
+    assert_eq!((report.partitions, report.records), (2, 7));
+    assert_clean(&target);
+    assert_eq!(read_partition(&*target, Path::new("topics/orders/0")).unwrap(), identity(0));
+    let log = open(&target, 0, 4);
+    let expected: Vec<_> = (0..7).map(|n| (n, format!("v{n}"))).collect();
+    assert_eq!(log.records(), expected);
+    assert_eq!(epochs(&log.partition), [Some((0, 4)), Some((0, 4)), Some((0, 4)), Some((3, 7))]);
+    // The producer's last batch again, and then its next one.
+    assert_eq!(log.append_batch(&producer_batch(4321, 0, 0, &["v6"])).unwrap().base_offset, Offset(6));
+    assert_eq!(log.append_batch(&producer_batch(4321, 0, 1, &["v7"])).unwrap().base_offset, Offset(7));
+    assert!(log.append_batch(&producer_batch(4321, 0, 5, &["gap"])).is_err());
+    log.close();
+    let log = open(&target, 1, 4);
+    assert_eq!(log.append(&["first"]).unwrap().base_offset, Offset(0));
+    log.close();
+    assert_clean(&target);
+}
+
+#[test]
+fn no_epoch_of_kafka_can_be_led_again() {
+    let target = empty();
+    Kafka::orders().import(&target);
+    let clock = Arc::new(ManualClock::new(START));
+    let engine = Engine::open(Arc::clone(&target), EngineSettings::default(), clock).unwrap();
+    let request = OpenPartition {
+        dir: PathBuf::from("topics/orders/0"),
+        identity: identity(0),
+        epoch: Epoch::new(3).unwrap(),
+        claimant: Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 },
+        config: LogConfig::default(),
+    };
+    assert!(engine.open_partition(request).is_err());
+}
+
+#[test]
+fn the_log_start_is_carried_over_and_what_lies_below_is_left_behind() {
+    let (kafka, target) = (Kafka::orders(), empty());
+    kafka.put("log-start-offset-checkpoint", b"0\n1\norders 0 5\n");
+    let report = kafka.import(&target);
+    let partition = &report.topics[0].partitions[0];
+    assert_eq!((partition.log_start_offset, partition.log_end_offset, partition.segments), (5, 7, 2));
+    let log = open(&target, 0, 4);
+    assert_eq!(log.values(), ["v5", "v6"]);
+    log.close();
+    assert_clean(&target);
+}
+
+#[test]
+fn aborted_transactions_are_known_to_readers() {
+    let (kafka, target) = (Kafka::orders(), empty());
+    let in_transaction = |id, value: &str| {
+        let producer = Some(Producer { id: ProducerId(id), epoch: 0, base_sequence: 0 });
+        let options =
+            BatchOptions { base_timestamp: START, producer, transactional: true, ..BatchOptions::default() };
+        data_batch(&[SimpleRecord::of_value(value.to_owned())], &options).unwrap()
+    };
+    let end = |id, marker| {
+        let marker = EndMarker { marker, coordinator_epoch: 0 };
+        control_batch(marker, ProducerId(id), 0, Timestamp(START.0)).unwrap()
+    };
+    let batches = [
+        at(&producer_batch(4321, 0, 0, &["v6"]), 6, 3),
+        at(&in_transaction(7, "aborted"), 7, 3),
+        at(&in_transaction(8, "committed"), 8, 3),
+        at(&end(8, Marker::Commit), 9, 3),
+        at(&end(7, Marker::Abort), 10, 3),
+    ];
+    kafka.log("orders-0", 6, &batches);
+    assert!(kafka.import(&target).is_done);
+    let log = open(&target, 0, 4);
+    let request = ReadRequest {
+        from: Offset(6),
+        max_bytes: 1 << 20,
+        at_least_one: true,
+        isolation: Isolation::ReadCommitted,
+        file_ranges: false,
+    };
+    let fetched = log.read_with(request).unwrap();
+    let aborted: Vec<_> = fetched.aborted.iter().map(|txn| (txn.producer_id.0, txn.first_offset.0)).collect();
+    assert_eq!(aborted, [(7, 7)]);
+    assert_eq!(fetched.status.last_stable, Offset(11));
+    log.close();
+    assert_clean(&target);
+    // Without its marker the transaction would keep readers from everything behind it, for good.
+    kafka.log("orders-0", 6, &batches[..4]);
+    let problems = kafka.problems();
+    assert!(problems.iter().any(|problem| problem.contains("open transaction")), "{problems:?}");
+}
+
+#[test]
+fn compacted_logs_keep_their_gaps() {
+    let (kafka, target) = (Kafka::new(), empty());
+    kafka.log("orders-0", 0, &[values(3, 0, &["v3"]), values(9, 2, &["v9"])]);
+    kafka.log("orders-0", 20, &[values(20, 2, &["v20"])]);
+    kafka.put("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n2 7\n");
+    kafka.put("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw");
+    assert!(kafka.problems().iter().any(|problem| problem.contains("offsets 4 to 8 are missing")));
+    kafka.put("cleaner-offset-checkpoint", b"0\n1\norders 0 20\n");
+    assert!(kafka.import(&target).is_done);
+    assert_clean(&target);
+    let log = open(&target, 0, 3);
+    let request = ReadRequest {
+        from: Offset(4),
+        max_bytes: 1 << 20,
+        at_least_one: true,
+        isolation: Isolation::ReadUncommitted,
+        file_ranges: false,
+    };
+    assert_eq!(decode(&log.read_with(request).unwrap())[0], (9, "v9".to_owned()));
+    // The epoch began where Kafka says, though its first records are gone.
+    assert_eq!(epochs(&log.partition)[..3], [Some((0, 7)), Some((0, 7)), Some((2, 21))]);
+    assert_eq!(log.append(&["next"]).unwrap().base_offset, Offset(21));
+    log.close();
+}
+
+#[test]
+fn what_cannot_be_carried_over_is_told_before_anything_is_written() {
+    type Change = fn(&Kafka);
+    let old_message = |kafka: &Kafka| {
+        let mut bytes = values(6, 3, &["v6"]);
+        bytes[16] = 1;
+        kafka.log("orders-0", 6, &[bytes]);
+    };
+    let cases: [(&str, Change); 14] = [
+        ("message format 1", old_message),
+        ("damaged behind offset 3", |kafka| {
+            let mut bytes = values(3, 0, &["v3"]);
+            bytes[64] ^= 1;
+            kafka.log("orders-0", 3, &[bytes, values(4, 3, &["v4", "v5"])]);
+        }),
+        ("damaged behind offset 6", |kafka| {
+            let bytes = values(6, 3, &["v6"]);
+            kafka.log("orders-0", 6, &[bytes[..66].to_vec()]);
+        }),
+        ("offsets 3 to 5 are missing", |kafka| kafka.remove("orders-0/00000000000000000003.log")),
+        ("does not belong into it", |kafka| {
+            kafka.log("orders-0", 3, &[values(3, 0, &["v3", "v4", "v5", "v6"])]);
+        }),
+        ("leader epoch 0 at offset 6 comes behind 3", |kafka| {
+            kafka.log("orders-0", 6, &[values(6, 0, &["v6"])]);
+        }),
+        ("has no leader epoch", |kafka| kafka.log("orders-0", 6, &[values(6, -1, &["v6"])])),
+        ("partition 1 of \"orders\" is missing", |kafka| {
+            remove_tree(&kafka.volume, Path::new("orders-1")).unwrap();
+            kafka.log("orders-2", 0, &[]);
+        }),
+        ("its topic id is not that", |kafka| {
+            kafka.put("orders-1/partition.metadata", b"version: 0\ntopic_id: BBECAwQFBgcICQoLDA0ODw");
+        }),
+        ("Kafka is running on it", |kafka| kafka.remove(".kafka_cleanshutdown")),
+        ("cleaner was putting it into place", |kafka| {
+            kafka.put("orders-0/00000000000000000000.log.swap", b"")
+        }),
+        ("not a file that can be imported", |kafka| kafka.put("orders-0/remote_log_snapshot", b"")),
+        ("its version is 7, not 0", |kafka| kafka.put("log-start-offset-checkpoint", b"7\n0\n")),
+        ("epoch 1 does not follow", |kafka| {
+            kafka.put("orders-0/leader-epoch-checkpoint", b"0\n2\n3 0\n1 4\n");
+        }),
+    ];
+    assert!(Kafka::orders().problems().is_empty());
+    for (expected, change) in cases {
+        let kafka = Kafka::orders();
+        change(&kafka);
+        let problems = kafka.problems();
+        assert!(problems.iter().any(|problem| problem.contains(expected)), "{expected}: {problems:?}");
+    }
+}
+
+#[test]
+fn after_a_crash_of_kafka_the_tail_is_cut_as_it_would_cut_it() {
+    let (kafka, target) = (Kafka::orders(), empty());
+    kafka.remove(".kafka_cleanshutdown");
+    let torn = values(4, 3, &["v4", "v5"]);
+    kafka.log("orders-0", 3, &[values(3, 0, &["v3"]), torn[..70].to_vec()]);
+    kafka.put("recovery-point-offset-checkpoint", b"0\n1\norders 0 3\n");
+    let after_crash = Options { after_crash: true, ..options() };
+    let report = kafka.import_with(&target, &after_crash).unwrap();
+    let cut = report.topics[0].partitions[0].cut.as_ref().unwrap();
+    assert_eq!(cut.offset, 4);
+    assert!(cut.bytes > 70, "the segment behind it goes, too");
+    let log = open(&target, 0, 4);
+    assert_eq!(log.values(), ["v0", "v1", "v2", "v3"]);
+    assert_eq!(log.append(&["next"]).unwrap().base_offset, Offset(4));
+    log.close();
+    assert_clean(&target);
+    // What Kafka had flushed cannot be torn: that is damage.
+    kafka.put("recovery-point-offset-checkpoint", b"0\n1\norders 0 6\n");
+    let report = kafka.import_with(&empty(), &after_crash).unwrap();
+    assert!(report.problems[0].problem.contains("damaged behind offset 4"), "{:?}", report.problems);
+}
+
+#[test]
+fn a_directory_that_is_something_else_or_in_use_is_left_alone() {
+    let kafka = Kafka::orders();
+    let photos = Memory::new();
+    photos.create_dir(Path::new("photos")).unwrap();
+    let photos: Arc<dyn Substrate> = Arc::new(photos);
+    let refused = kafka.import_with(&photos, &options());
+    assert!(matches!(refused, Err(ImportError::NotADataDirectory { .. })), "{refused:?}");
+    let target = empty();
+    kafka.import(&target);
+    // Another topic of the name.
+    kafka.put("orders-0/partition.metadata", b"version: 0\ntopic_id: BBECAwQFBgcICQoLDA0ODw");
+    kafka.put("orders-1/partition.metadata", b"version: 0\ntopic_id: BBECAwQFBgcICQoLDA0ODw");
+    let report = kafka.import(&target);
+    assert!(report.problems[0].problem.contains("another topic \"orders\""), "{:?}", report.problems);
+    let _broker = target.try_lock(Path::new("cluster/lock")).unwrap().unwrap();
+    let payments = Kafka::new();
+    payments.log("payments-0", 0, &[values(0, 0, &["v0"])]);
+    let refused = payments.import_with(&target, &options());
+    assert!(matches!(refused, Err(ImportError::Locked { .. })), "{refused:?}");
+}
+
+#[test]
+fn an_import_that_dies_at_any_step_leaves_whole_topics_only_and_is_begun_again() {
+    let kafka = Kafka::orders();
+    kafka.log("payments-0", 0, &[values(0, 0, &["p0"])]);
+    kafka.put("payments-0/partition.metadata", b"version: 0\ntopic_id: BBECAwQFBgcICQoLDA0ODw");
+    let mut steps = 0;
+    loop {
+        let mut crashed = false;
+        for verdict in [Verdict::Crash, Verdict::CrashShort { bytes: 40 }, Verdict::FailAfter(ErrorClass::Io)]
+        {
+            let target = empty();
+            let rules = Rules::new([Rule::nth_change(steps + 1, verdict)]);
+            let faulty: Arc<dyn Substrate> =
+                Arc::new(Faulty::new(Arc::clone(&target), Arc::clone(&rules) as _));
+            let _ = kafka.import_with(&faulty, &options());
+            crashed |= rules.hits() > 0;
+            let report = kafka.import(&target);
+            assert!(report.is_done, "{verdict:?} at {steps}: {:?}", report.problems);
+            assert_eq!(report.topics.len() + report.already_there.len(), 2);
+            assert_clean(&target);
+            let left = target.list(Path::new("topics")).unwrap();
+            assert_eq!(left.len(), 2, "{verdict:?} at {steps}: {left:?}");
+            let log = open(&target, 0, 4);
+            assert_eq!(log.values().len(), 7, "{verdict:?} at {steps}");
+            log.close();
+        }
+        if !crashed {
+            break;
+        }
+        steps += 1;
+    }
+    assert!(steps > 40, "only {steps} steps");
+}
