@@ -58,6 +58,9 @@ struct Entry<'a> {
 /// Group, topic, partition.
 type Key = (String, String, i32);
 
+/// Of one slot: by group, topics and offsets.
+type SlotOffsets<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a CommittedOffset)>>;
+
 /// What was committed.
 #[derive(Debug, Default)]
 pub(super) struct GroupOffsets {
@@ -168,7 +171,7 @@ impl GroupOffsets {
         if self.offsets.is_empty() {
             return Ok(());
         }
-        let mut slots: BTreeMap<usize, BTreeMap<&str, Vec<(&str, &CommittedOffset)>>> = BTreeMap::new();
+        let mut slots: BTreeMap<usize, SlotOffsets<'_>> = BTreeMap::new();
         for ((group, topic, _), offset) in &self.offsets {
             let slot = slots.entry(slot_of(group, GROUP_SLOTS)).or_default();
             slot.entry(group).or_default().push((topic, offset));
