@@ -170,6 +170,8 @@ impl Reserve {
         let file = match self.substrate.open(path, OpenMode::Write) {
             Err(error) if error.is_not_found() => match self.substrate.open(path, OpenMode::CreateNew) {
                 Err(error) if error.is_no_space() => return Ok(false),
+                // Another broker on the volume has just made it.
+                Err(error) if error.is_exists() => self.substrate.open(path, OpenMode::Write)?,
                 created => created?,
             },
             opened => opened?,

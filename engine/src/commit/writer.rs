@@ -69,12 +69,32 @@ pub(crate) enum Boundary {
     Pending { offset: Offset, bytes: Vec<u8> },
 }
 
-/// The last number used for each kind of file; a leader counts from 1.
+/// The versions of each kind of file that a leader rewrites.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Numbers {
-    pub(crate) manifest: u64,
-    pub(crate) checkpoint: u64,
-    pub(crate) producer_state: u64,
+    manifest: Number,
+    checkpoint: Number,
+    producer_state: Number,
+}
+
+/// The version numbers of one kind of file; a leader counts from 1. None is used twice: a write that failed may have had
+/// its effect, and on NFS a name that is replaced may go on leading to what it led to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Number {
+    tried: u64,
+    /// The last one that is durable; 0 for none.
+    written: u64,
+}
+
+impl Number {
+    fn next(&mut self, epoch: Epoch) -> FileVersion {
+        self.tried += 1;
+        FileVersion { epoch, number: self.tried }
+    }
+
+    fn wrote(&mut self, version: FileVersion) {
+        self.written = version.number;
+    }
 }
 
 /// The segment that is appended to.
@@ -246,9 +266,9 @@ impl Writer {
         offset: Offset,
         bytes: &[u8],
     ) -> Result<ProducerStateRef, EngineError> {
-        let version = FileVersion { epoch: self.epoch, number: self.numbers.producer_state + 1 };
+        let version = self.numbers.producer_state.next(self.epoch);
         versioned::write_bytes(&*self.substrate, &self.dir, PRODUCER_STATE, version, bytes)?;
-        self.numbers.producer_state = version.number;
+        self.numbers.producer_state.wrote(version);
         Ok(ProducerStateRef { epoch: version.epoch.get(), number: version.number, offset: offset.0 })
     }
 
@@ -300,9 +320,9 @@ impl Writer {
             producer_state,
             first_dirty_offset: self.manifest.first_dirty_offset,
         };
-        let version = FileVersion { epoch: self.epoch, number: self.numbers.manifest + 1 };
+        let version = self.numbers.manifest.next(self.epoch);
         versioned::write(&*self.substrate, &self.dir, MANIFEST, version, &manifest)?;
-        self.numbers.manifest = version.number;
+        self.numbers.manifest.wrote(version);
         self.manifest = manifest;
         Ok(())
     }
@@ -328,9 +348,9 @@ impl Writer {
             indexes,
             producer_state,
         };
-        let version = FileVersion { epoch: self.epoch, number: self.numbers.checkpoint + 1 };
+        let version = self.numbers.checkpoint.next(self.epoch);
         versioned::write(&*self.substrate, &self.dir, CHECKPOINT, version, &checkpoint)?;
-        self.numbers.checkpoint = version.number;
+        self.numbers.checkpoint.wrote(version);
         self.checkpoint_state = producer_state;
         self.unchecked_bytes = 0;
         Ok(())
@@ -345,8 +365,8 @@ impl Writer {
             }
         };
         let epoch = self.epoch;
-        keep(MANIFEST, FileVersion { epoch, number: self.numbers.manifest });
-        keep(CHECKPOINT, FileVersion { epoch, number: self.numbers.checkpoint.max(1) });
+        keep(MANIFEST, FileVersion { epoch, number: self.numbers.manifest.written });
+        keep(CHECKPOINT, FileVersion { epoch, number: self.numbers.checkpoint.written.max(1) });
         // The manifest and the checkpoint may each need one.
         let version = |used: ProducerStateRef| {
             Epoch::new(used.epoch).map(|epoch| FileVersion { epoch, number: used.number })
