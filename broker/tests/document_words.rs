@@ -26,7 +26,7 @@ fn log_lines() {
     for of_crate in ["broker", "engine", "control"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(of_crate).join("src"), &mut code);
     }
-    let text = std::fs::read_to_string(document("operating.md")).unwrap();
+    let text = std::fs::read_to_string(document("operating/README.md")).unwrap();
     let rows = text.split_once("<!-- log lines -->\n").unwrap().1.split_once("\n\n").unwrap().0;
     let mut lines = 0;
     for row in rows.lines().skip(2) {
@@ -37,7 +37,10 @@ fn log_lines() {
             let end = words.find('=').map_or(words.len(), |at| words[..at].rfind(' ').unwrap_or(0));
             let words = &words[..end];
             let words = if words.is_empty() { line.split('=').next().unwrap() } else { words };
-            assert!(code.contains(&words.replace('"', "\\\"")), "docs/operating.md: nothing logs '{words}'");
+            assert!(
+                code.contains(&words.replace('"', "\\\"")),
+                "docs/operating/README.md: nothing logs '{words}'"
+            );
             lines += 1;
         }
     }
@@ -56,7 +59,7 @@ fn anchor(heading: &str) -> String {
 fn links() {
     let root = document("..");
     let mut documents = Vec::new();
-    for dir in [root.clone(), root.join("docs"), root.join("docs/formats")] {
+    for dir in [root.clone(), root.join("docs"), root.join("docs/formats"), root.join("docs/operating")] {
         let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
         documents.extend(entries.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     }

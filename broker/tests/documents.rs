@@ -294,7 +294,7 @@ fn findings() {
         let kinds = Kind::ALL.iter().filter(|kind| kind.severity() == severity);
         let rows =
             kinds.map(|kind| vec![code(&kind.code()), kind.meaning().to_owned(), kind.action().to_owned()]);
-        check("operating.md", name, &table(&["code", "means", "to do"], rows));
+        check("operating/README.md", name, &table(&["code", "means", "to do"], rows));
     }
 }
 
@@ -397,7 +397,7 @@ fn bounds() {
         ],
     ];
     check(
-        "operating.md",
+        "operating/README.md",
         "bounds",
         &table(&["what", "bound", "set by; beyond it"], rows.into_iter().map(Vec::from)),
     );
