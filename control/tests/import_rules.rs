@@ -1,7 +1,7 @@
 //! Who may import whom, and what only the substrate may do. Looks at the whole workspace.
 //!
 //! The edges are those of ARCHITECTURE: substrate <- engine <- broker -> protocol; substrate, engine <- control <- broker,
-//! operator; substrate <- fault-injection; benches -> anything. The sources are scanned for file system calls, `unsafe`
+//! operator; substrate <- fault-injection; benches, lab -> anything. The sources are scanned for file system calls, `unsafe`
 //! and overlong files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -35,7 +35,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
 ];
 
 /// Crates that may depend on any other.
-const FREE: &[&str] = &["kaas-benches"];
+const FREE: &[&str] = &["kaas-benches", "kaas-lab"];
 
 /// Crates whose tests compare with the crate kafka-protocol: our codec, and plain record batches.
 const ORACLE_USERS: &[&str] = &["kaas-protocol", "kaas-engine"];
@@ -270,6 +270,7 @@ fn sources() -> Vec<PathBuf> {
 fn is_beside_the_product(path: &Path) -> bool {
     path.starts_with("benches")
         || path.starts_with("fault-injection/src/process")
+        || path.starts_with("fault-injection/lab")
         || path.file_name().is_some_and(|name| name == "build.rs" || name == "tests.rs")
         || path
             .components()
