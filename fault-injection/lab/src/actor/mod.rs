@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::path::{Path, PathBuf};
 
 use kaas_substrate::recognise::{self, Choice};
-use kaas_substrate::{Adoption, Local, Sharing, Substrate, local};
+use kaas_substrate::{Adoption, Local, Sharing, Substrate, create_root};
 use parking_lot::Mutex;
 
 use crate::protocol::{Call, Event, Failure, Request, Said, Value, VolumeIs};
@@ -51,7 +51,7 @@ impl Opener {
         if !self.as_local {
             return recognise::open(&dir, Choice::Recognise).map_err(Failure::of);
         }
-        local::create_root(&dir)?;
+        create_root(&dir)?;
         Ok(Arc::new(Local::open(&dir)?))
     }
 }
