@@ -200,7 +200,6 @@ impl World {
         if self.goes_around(access) {
             self.recall(who, inode)?;
             self.reach(who)?;
-            self.send(who, inode, &at);
             let stability = self.stability();
             let (cached, stored) = self.both(who, inode)?;
             for part in parts.iter().filter(|part| !part.is_empty()) {
@@ -292,6 +291,7 @@ impl World {
         let range = range_at(offset, bytes.len())?;
         self.recall(who, inode)?;
         self.reach(who)?;
+        // The length may have been set here and not sent yet.
         self.send(who, inode, &range);
         let (synced, is_through_cache) = (self.synced(), self.profile.uncached_through_cache);
         let (cached, stored) = self.both(who, inode)?;

@@ -139,9 +139,6 @@ impl Stored {
         let ranges = self.unstable.remove(&client).unwrap_or_default();
         for range in ranges.iter() {
             copy(&mut self.stable, &self.now, &range);
-            if range.end > self.now.len() {
-                self.stable.truncate(self.now.len());
-            }
         }
     }
 

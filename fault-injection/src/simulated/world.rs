@@ -253,7 +253,6 @@ impl World {
         }
         host.names.clear();
         host.is_blocklisted = false;
-        self.locks.retain(|_, holder| *holder != client);
         self.end_half_rename(|half| half.by == client);
         if matches!(self.profile.sharing, kaas_substrate::Sharing::OneHost { .. }) {
             self.server.crash(|_| true, |_| false, &mut self.choice);

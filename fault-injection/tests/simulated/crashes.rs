@@ -86,9 +86,12 @@ fn a_sync_commits_what_its_own_host_wrote_and_nothing_else() {
     simulation.advance(13_000);
     simulation.crash_host(0);
     b.make_durable(path("f"), 15).unwrap();
-    assert_eq!(fresh(&*b, "f").unwrap(), b"synced, and not");
+    let theirs = b.open(path("f"), OpenMode::Rewrite).unwrap();
+    write(&*theirs, b"SYN", 0);
+    theirs.sync_data().unwrap();
+    assert_eq!(fresh(&*b, "f").unwrap(), b"SYNced, and not");
     restart(&simulation);
-    assert_eq!(fresh(&*b, "f").unwrap(), b"synced", "another host's sync did not cover it");
+    assert_eq!(fresh(&*b, "f").unwrap(), b"SYNced", "another host's sync did not cover it");
 }
 
 #[test]
@@ -150,4 +153,16 @@ fn a_record_is_not_lost_to_older_bytes_that_are_sent_again() {
     let mut records = [[9; 512]; 2];
     b.open_records(path("r")).unwrap().read(0, &mut records).unwrap();
     assert_eq!(records, [[7; 512], [1; 512]]);
+}
+
+#[test]
+fn what_was_committed_is_not_sent_again() {
+    let (simulation, a, b) = two(Profile::nfs(), tame());
+    put(&*a, "f", b"old");
+    let theirs = b.open(path("f"), OpenMode::Rewrite).unwrap();
+    write(&*theirs, b"new", 0);
+    theirs.sync_data().unwrap();
+    restart(&simulation);
+    assert!(!simulation.write_back(0) && !simulation.write_back(1));
+    assert_eq!(fresh(&*b, "f").unwrap(), b"new");
 }

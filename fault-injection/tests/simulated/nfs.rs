@@ -325,3 +325,29 @@ fn a_failed_sync_leaves_pages_that_read_well_and_were_never_sent() {
     assert_eq!(content(&*a, "f", OpenMode::Read).unwrap(), b"new", "as the host's cache has it");
     assert_eq!((fresh(&*a, "f").unwrap(), fresh(&*b, "f").unwrap()), (b"old".to_vec(), b"old".to_vec()));
 }
+
+#[test]
+fn a_file_replaced_by_its_own_host_lives_on_as_well() {
+    let (simulation, a, b) = two(Profile::nfs(), tame());
+    let file = put(&*a, "f", b"old");
+    put(&*a, "next", b"new");
+    a.rename(path("next"), path("f")).unwrap();
+    assert_eq!(names(&*b, ""), ["f"]);
+    simulation.crash_server();
+    simulation.start_server();
+    assert_eq!((read(&*file), fresh(&*b, "f").unwrap()), (b"old".to_vec(), b"new".to_vec()));
+}
+
+#[test]
+fn a_host_that_finds_its_file_changed_by_another_reads_it_again() {
+    let (_, a, b) = two(Profile::nfs(), tame());
+    let file = put(&*a, "f", b"ours");
+    assert_eq!(read(&*file), b"ours");
+    let theirs = b.open(path("f"), OpenMode::Write).unwrap();
+    write(&*theirs, b"his!", 0);
+    theirs.sync_data().unwrap();
+    assert_eq!(read(&*file), b"ours");
+    write(&*file, b"H", 0);
+    file.sync_data().unwrap();
+    assert_eq!(read(&*file), b"His!", "what it sent has told it");
+}
