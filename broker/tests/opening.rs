@@ -11,48 +11,8 @@ use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore, NewTopic, Topic};
 use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
 use kaas_engine::{AppendOptions, Engine, EngineSettings, SystemClock};
-use kaas_fault_injection::faulty::{Faulty, Hook, Point, Verdict};
+use kaas_fault_injection::faulty::{Faulty, Hook, Point, Stall, Verdict};
 use kaas_substrate::{ErrorClass, Memory, Substrate};
-use parking_lot::{Condvar, Mutex};
-
-/// Holds the opening of partitions while it is closed.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<(bool, usize)>,
-    changed: Condvar,
-}
-
-impl Hook for Gate {
-    fn before(&self, point: Point, path: &Path) -> Verdict {
-        if point == Point::Open && path.ends_with("partition.json") {
-            let mut state = self.state.lock();
-            state.1 += 1;
-            while state.0 {
-                self.changed.wait(&mut state);
-            }
-        }
-        Verdict::Pass
-    }
-}
-
-impl Gate {
-    fn close(&self) {
-        self.state.lock().0 = true;
-    }
-
-    fn open(&self) {
-        self.state.lock().0 = false;
-        self.changed.notify_all();
-    }
-
-    fn wait_until_held(&self) {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.state.lock().1 == 0 {
-            assert!(Instant::now() < deadline, "nobody opens the partition");
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
 
 /// What a broker has of partitions, on a volume in memory.
 struct World {
@@ -89,19 +49,19 @@ impl World {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn configs_that_change_while_a_partition_is_opened_hold_for_it() {
-    let gate = Arc::new(Gate::default());
+    let gate = Stall::new(Point::Open, "partition.json");
     let world = World::new(Arc::clone(&gate) as _);
     let topic = world.topic();
     let World { layers, partitions, store, .. } = world;
 
     gate.close();
     partitions.prepare(&topic, 0);
-    gate.wait_until_held();
+    assert!(gate.wait_until_held(1, Duration::from_secs(20)), "nobody opens the partition");
     let mut change = |_: &ConfigMap| Some(ConfigMap::from([("segment.ms".to_owned(), "12345".to_owned())]));
     store.alter_topic_config("orders", &mut change).unwrap();
     let topics = store.topics();
     partitions.apply_configs(&layers, |id| topics.get_by_id(id).cloned());
-    gate.open();
+    gate.release(Verdict::Pass);
     let partition = partitions.get(&topic, 0).await.unwrap();
     assert_eq!(partition.config().segment_ms, 12_345);
 }

@@ -4,18 +4,18 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use kaas_engine::types::Offset;
 use kaas_engine::{AppendError, AppendOptions, LogConfig, ReadError, State};
-use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
+use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Stall, Verdict};
 use kaas_substrate::{ErrorClass, Substrate};
-use parking_lot::{Condvar, Mutex};
 use support::{Log, Volume, batch, producer_batch};
+
+/// Nothing takes so long that goes well.
+const LONG: Duration = Duration::from_secs(20);
 
 /// The same volume seen through a hook.
 fn through(volume: &Volume, hook: Arc<dyn Hook>) -> Volume {
@@ -24,7 +24,7 @@ fn through(volume: &Volume, hook: Arc<dyn Hook>) -> Volume {
 }
 
 fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + LONG;
     while !condition() {
         assert!(Instant::now() < deadline, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(2));
@@ -181,75 +181,22 @@ fn no_space_in_the_middle_of_a_write_leaves_no_trace() {
     assert_eq!(volume.after(&faulty).open().values(), ["a", "b"]);
 }
 
-/// Holds calls at a gate, and records the order of all calls.
-#[derive(Debug)]
-struct Gate {
-    point: Point,
-    path_contains: &'static str,
-    closed: AtomicBool,
-    arrived: Mutex<usize>,
-    opened: Condvar,
-    trace: Mutex<Vec<(Point, PathBuf)>>,
-}
-
-impl Gate {
-    fn new(point: Point, path_contains: &'static str) -> Arc<Self> {
-        Arc::new(Self {
-            point,
-            path_contains,
-            closed: AtomicBool::new(false),
-            arrived: Mutex::new(0),
-            opened: Condvar::new(),
-            trace: Mutex::default(),
-        })
-    }
-
-    fn close(&self) {
-        *self.arrived.lock() = 0;
-        self.closed.store(true, Ordering::SeqCst);
-    }
-
-    fn wait_for_arrival(&self) {
-        until("somebody is at the gate", || *self.arrived.lock() > 0);
-    }
-
-    fn open(&self) {
-        let _arrived = self.arrived.lock();
-        self.closed.store(false, Ordering::SeqCst);
-        self.opened.notify_all();
-    }
-}
-
-impl Hook for Gate {
-    fn before(&self, point: Point, path: &Path) -> Verdict {
-        self.trace.lock().push((point, path.to_owned()));
-        if point == self.point && path.to_string_lossy().contains(self.path_contains) {
-            let mut arrived = self.arrived.lock();
-            *arrived += 1;
-            while self.closed.load(Ordering::SeqCst) {
-                self.opened.wait(&mut arrived);
-            }
-        }
-        Verdict::Pass
-    }
-}
-
 #[test]
 fn a_leader_paused_before_its_fence_read_acknowledges_nothing_after_a_takeover() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::ReadRecords, "fence");
+    let gate = Stall::new(Point::ReadRecords, "fence");
     let paused = through(&volume, Arc::clone(&gate) as _);
     let old = paused.open();
     old.append(&["a"]).unwrap();
     gate.close();
     let in_doubt = old.partition.append(&batch(&["b"]), AppendOptions::default()).unwrap();
-    gate.wait_for_arrival();
+    assert!(gate.wait_until_held(1, LONG));
     // Written and synced, not acknowledged; now somebody else takes over and goes on.
     let volume = volume.after(&paused);
     let new = volume.open();
     assert_eq!(new.values(), ["a", "b"], "what was durable before the takeover is kept");
     new.append(&["c"]).unwrap();
-    gate.open();
+    gate.release(Verdict::Pass);
     assert!(matches!(in_doubt.wait().unwrap(), Err(AppendError::NotLeader { .. })));
     assert!(matches!(old.append(&["d"]), Err(AppendError::NotLeader { .. })));
     assert_eq!(new.values(), ["a", "b", "c"]);
@@ -258,17 +205,17 @@ fn a_leader_paused_before_its_fence_read_acknowledges_nothing_after_a_takeover()
 #[test]
 fn a_leader_paused_before_its_write_adds_nothing_after_a_takeover() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::Write, ".log");
+    let gate = Stall::new(Point::Write, ".log");
     let paused = through(&volume, Arc::clone(&gate) as _);
     let old = paused.open();
     old.append(&["a"]).unwrap();
     gate.close();
     let late = old.partition.append(&batch(&["late"]), AppendOptions::default()).unwrap();
-    gate.wait_for_arrival();
+    assert!(gate.wait_until_held(1, LONG));
     let volume = volume.after(&paused);
     let new = volume.open();
     new.append(&["b"]).unwrap();
-    gate.open();
+    gate.release(Verdict::Pass);
     assert!(late.wait().unwrap().is_err());
     assert_eq!(new.values(), ["a", "b"]);
     new.crash();
@@ -278,18 +225,18 @@ fn a_leader_paused_before_its_write_adds_nothing_after_a_takeover() {
 #[test]
 fn a_volume_that_does_not_answer_fails_appends_fast_and_recovers_by_itself() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::SyncData, ".log");
+    let gate = Stall::new(Point::SyncData, ".log");
     let mut slow = through(&volume, Arc::clone(&gate) as _);
     slow.settings.stall_limit_ms = 30;
     let log = slow.open();
     log.append(&["a"]).unwrap();
     gate.close();
     let waiting = log.partition.append(&batch(&["b"]), AppendOptions::default()).unwrap();
-    gate.wait_for_arrival();
+    assert!(gate.wait_until_held(1, LONG));
     until("the stall is noticed", || log.partition.stalled_ms().is_some());
     assert!(matches!(log.append(&["c"]), Err(AppendError::Stalled { .. })));
     assert_eq!(log.values(), ["a"], "what is committed is served meanwhile");
-    gate.open();
+    gate.release(Verdict::Pass);
     assert_eq!(waiting.wait().unwrap().unwrap().base_offset, Offset(1));
     until("the stall is over", || log.partition.stalled_ms().is_none());
     assert_eq!(log.append(&["c"]).unwrap().base_offset, Offset(2));
@@ -298,21 +245,21 @@ fn a_volume_that_does_not_answer_fails_appends_fast_and_recovers_by_itself() {
 #[test]
 fn what_is_staged_meanwhile_is_committed_together() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::SyncData, ".log");
+    let gate = Stall::new(Point::SyncData, ".log");
     let slow = through(&volume, Arc::clone(&gate) as _);
     let log = slow.open();
     log.append(&["first"]).unwrap();
     gate.close();
-    let before = gate.trace.lock().len();
+    let before = gate.calls().len();
     let tickets: Vec<_> = (0..50)
         .map(|n| log.partition.append(&batch(&[&format!("{n}")]), AppendOptions::default()).unwrap())
         .collect();
-    gate.wait_for_arrival();
-    gate.open();
+    assert!(gate.wait_until_held(1, LONG));
+    gate.release(Verdict::Pass);
     for (n, ticket) in tickets.into_iter().enumerate() {
         assert_eq!(ticket.wait().unwrap().unwrap().base_offset, Offset(n as i64 + 1));
     }
-    let trace = gate.trace.lock();
+    let trace = gate.calls();
     let syncs = trace[before..].iter().filter(|(point, _)| *point == Point::SyncData).count();
     assert!(syncs <= 3, "{syncs} syncs for 50 appends");
 }
@@ -320,12 +267,12 @@ fn what_is_staged_meanwhile_is_committed_together() {
 #[test]
 fn every_acknowledgement_follows_a_write_a_sync_and_a_look_at_the_fence() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::SyncData, "nothing");
+    let gate = Stall::new(Point::SyncData, "nothing");
     let log = through(&volume, Arc::clone(&gate) as _).open();
     for n in 0..5 {
-        let before = gate.trace.lock().len();
+        let before = gate.calls().len();
         log.append(&[&format!("{n}")]).unwrap();
-        let trace = gate.trace.lock();
+        let trace = gate.calls();
         let position = |wanted: Point| trace[before..].iter().position(|(point, _)| *point == wanted);
         let (write, sync, fence) =
             (position(Point::Write), position(Point::SyncData), position(Point::ReadRecords));
@@ -343,14 +290,14 @@ fn every_acknowledgement_follows_a_write_a_sync_and_a_look_at_the_fence() {
 #[test]
 fn a_segment_is_unlinked_only_after_the_manifest_and_the_fence() {
     let volume = small_segments();
-    let gate = Gate::new(Point::SyncData, "nothing");
+    let gate = Stall::new(Point::SyncData, "nothing");
     let log = through(&volume, Arc::clone(&gate) as _).open();
     for n in 0..12 {
         log.append(&[&format!("value-{n:02}")]).unwrap();
     }
-    let before = gate.trace.lock().len();
+    let before = gate.calls().len();
     log.partition.delete_records(Some(Offset(10))).wait().unwrap().unwrap();
-    let trace = gate.trace.lock();
+    let trace = gate.calls();
     let trace = &trace[before..];
     let unlink = trace
         .iter()
@@ -370,7 +317,7 @@ fn a_segment_is_unlinked_only_after_the_manifest_and_the_fence() {
 #[test]
 fn producers_wait_when_too_much_is_staged() {
     let volume = Volume::memory();
-    let gate = Gate::new(Point::SyncData, ".log");
+    let gate = Stall::new(Point::SyncData, ".log");
     let mut slow = through(&volume, Arc::clone(&gate) as _);
     slow.settings.staged_bytes_max = 1000;
     let log = slow.open();
@@ -389,7 +336,7 @@ fn producers_wait_when_too_much_is_staged() {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || sender.send(space.wait()).unwrap());
     assert!(receiver.recv_timeout(Duration::from_millis(30)).is_err());
-    gate.open();
+    gate.release(Verdict::Pass);
     receiver.recv_timeout(Duration::from_secs(20)).unwrap().unwrap();
     for ticket in tickets {
         ticket.wait().unwrap().unwrap();

@@ -1,6 +1,6 @@
-//! Calls that do not return until they are let go.
+//! Calls that do not return until they are let go, and the order of all calls.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,14 @@ use parking_lot::{Condvar, Mutex};
 use super::{Hook, Point, Verdict};
 
 /// Holds the calls of one kind while it is closed: a volume that does not answer, a process that is stopped right before a
-/// call. Open at first.
+/// call. Open at first. Notes all calls that it sees, of whatever kind.
 #[derive(Debug)]
 pub struct Stall {
     point: Point,
     path_contains: String,
     state: Mutex<State>,
     changed: Condvar,
+    calls: Mutex<Vec<(Point, PathBuf)>>,
 }
 
 #[derive(Debug)]
@@ -35,7 +36,13 @@ impl Stall {
             path_contains: part.to_owned(),
             state: Mutex::new(state),
             changed: Condvar::new(),
+            calls: Mutex::default(),
         })
+    }
+
+    /// All calls so far, in the order in which they came.
+    pub fn calls(&self) -> Vec<(Point, PathBuf)> {
+        self.calls.lock().clone()
     }
 
     /// Calls are held from now on.
@@ -50,7 +57,8 @@ impl Stall {
         self.changed.notify_all();
     }
 
-    /// Waits until so many calls are held; false if that does not come about in this time.
+    /// Waits until so many calls are held (at the same time); false if that does not come about in this time.
+    #[must_use]
     pub fn wait_until_held(&self, calls: usize, at_most: Duration) -> bool {
         let deadline = Instant::now() + at_most;
         let mut state = self.state.lock();
@@ -61,6 +69,7 @@ impl Stall {
 
 impl Hook for Stall {
     fn before(&self, point: Point, path: &Path) -> Verdict {
+        self.calls.lock().push((point, path.to_owned()));
         if point != self.point || !path.to_string_lossy().contains(&self.path_contains) {
             return Verdict::Pass;
         }
