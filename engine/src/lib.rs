@@ -83,6 +83,8 @@
 //! ```
 
 pub mod batch;
+#[cfg(feature = "cli")]
+pub mod bench;
 mod clock;
 mod commit;
 pub mod completion;
@@ -103,6 +105,8 @@ pub mod producer_state;
 #[cfg(feature = "cli")]
 pub mod qualify;
 mod reserve;
+#[cfg(feature = "cli")]
+mod scratch;
 mod settings;
 mod sync;
 mod timer;

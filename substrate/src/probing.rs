@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
 use crate::paths::{AtPath, check, check_named};
-use crate::{EntryKind, Error, Local, LockGuard, Mounted, Operation, Result, Space, Substrate, remove_tree};
+use crate::{Error, Local, Mounted, Operation, Result, Space, Substrate};
 
 /// What memory, positions and lengths of direct reads and writes are multiples of; enough for every volume known.
 pub const DIRECT_ALIGNMENT: usize = 4096;
@@ -131,13 +131,6 @@ impl ProbeDir {
         Ok(names)
     }
 
-    /// The names of the directories in `dir`.
-    pub fn list_dirs(&self, dir: &Path) -> Result<Vec<String>> {
-        let entries = self.local.list(dir)?.into_iter();
-        let dirs = entries.filter(|entry| entry.kind == EntryKind::Dir);
-        Ok(dirs.filter_map(|entry| entry.name.into_string().ok()).collect())
-    }
-
     /// Renames a file or directory within one directory.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.local.rename(from, to)
@@ -158,14 +151,9 @@ impl ProbeDir {
         self.local.space()
     }
 
-    /// A lock that shows a later run whether `path`'s owner is still there; creates the file if absent.
-    pub fn try_lock_name(&self, path: &Path) -> Result<Option<Box<dyn LockGuard>>> {
-        self.local.try_lock(path)
-    }
-
-    /// Removes a directory and all that is below it; no error if it is gone.
-    pub fn remove_tree(&self, dir: &Path) -> std::result::Result<(), crate::NotRemoved> {
-        remove_tree(&self.local, dir)
+    /// The directory as a volume of this host, for what is done around the looks.
+    pub fn volume(&self) -> &dyn Substrate {
+        &self.local
     }
 
     /// Looks at a name, without opening it.
@@ -359,7 +347,6 @@ mod tests {
         let mut names = dir.list(Path::new("")).unwrap();
         names.sort();
         assert_eq!(names, [silly, "d", "plain"]);
-        assert_eq!(dir.list_dirs(Path::new("")).unwrap(), ["d"]);
     }
 
     #[test]

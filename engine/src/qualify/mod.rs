@@ -35,6 +35,7 @@ pub use self::pair::Clients;
 pub use self::peer::Trouble;
 pub use self::protocol::{Family, Host, Volume};
 pub use self::report::{Report, Verdict};
+pub(crate) use self::text::micros_words;
 pub use self::text::render;
 
 use self::latency::Latencies;

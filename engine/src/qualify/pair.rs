@@ -1,14 +1,13 @@
 //! The two processes of a qualification and the directory that they work in.
 
 use std::cell::Cell;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::peer::{Peer, Trouble};
 use super::protocol::{Ask, Begun, Family, Host, Opening, PROTOCOL, Volume};
 use super::{Options, QualifyError};
+use crate::scratch;
 
 /// Both processes, ready to be asked.
 pub struct Pair {
@@ -131,9 +130,12 @@ impl Pair {
     }
 }
 
+/// What the names of runs' directories begin with.
+pub const PREFIX: &str = "~qualify-";
+
 /// A name that no other run has.
 pub fn random_name() -> String {
-    format!("~qualify-{:016x}", RandomState::new().hash_one(std::process::id()))
+    scratch::random_name(PREFIX)
 }
 
 /// Starts the two processes and lets them open their directories.

@@ -2,6 +2,7 @@
 //!
 //! Exit codes: 0 all is well, 1 something was found, 2 it could not run; `qualify` has 10 and 11 besides.
 
+mod bench;
 mod import;
 mod qualify;
 mod shown;
@@ -36,6 +37,7 @@ enum Command {
     Verify(verify::VerifyArgs),
     Qualify(qualify::QualifyArgs),
     Import(import::ImportArgs),
+    Bench(bench::BenchArgs),
     #[command(hide = true)]
     QualifyAgent(qualify::AgentArgs),
 }
@@ -77,6 +79,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Qualify(args) => qualify::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::QualifyAgent(args) => qualify::run_agent(&args),
     }
 }

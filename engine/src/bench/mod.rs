@@ -1,0 +1,209 @@
+//! The engine on a mount beside the raw limit of the same writes and reads: `kaas-engine bench`.
+//!
+//! Rounds of both alternate in one run, so that a drift of the machine meets both alike: the ratio of each pair of rounds is
+//! the result, absolute figures are indications. A writer keeps so many batches in flight; with several writers, each has a
+//! partition (or a raw file) of its own. Everything happens in a directory of its own, `~bench-<random>`, which is removed at
+//! the end, and after a crash by the next run.
+
+mod commit;
+mod fetch;
+mod latency;
+mod place;
+mod takeover;
+mod text;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kaas_substrate::recognise::{self, Choice, OpenError};
+use kaas_substrate::{Kind, NotRemoved};
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::error::{AppendError, EngineError, ReadError};
+use crate::scratch::{self, ScratchError};
+
+pub use self::commit::Commits;
+pub use self::fetch::Reads;
+pub use self::latency::Latency;
+pub use self::takeover::Takeover;
+pub use self::text::render;
+
+use self::place::Place;
+
+/// Version of the JSON.
+pub const FORMAT: u32 = 1;
+
+const PREFIX: &str = "~bench-";
+
+/// What is to be measured.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub dir: PathBuf,
+    /// What the operator says the volume is.
+    pub choice: Choice,
+    /// Cases: each number of partitions with each batch size and each number of batches in flight.
+    pub partitions: Vec<usize>,
+    pub batch_bytes: Vec<usize>,
+    pub in_flight: Vec<usize>,
+    /// Pairs of rounds of each case, and how long a round takes.
+    pub rounds: usize,
+    pub round: Duration,
+    /// Whether reads are measured.
+    pub reads: bool,
+    /// Sizes of the log in bytes, ascending, at which a takeover is measured; none: not at all.
+    pub takeover_bytes: Vec<u64>,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error(transparent)]
+    Scratch(#[from] ScratchError),
+    #[error(transparent)]
+    Storage(#[from] kaas_substrate::Error),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Batch(#[from] crate::batch::BatchError),
+    #[error("no threads: {0}")]
+    Threads(#[from] std::io::Error),
+    #[error("the partition ended in the middle of a round")]
+    Ended,
+    #[error("{name} cannot be removed: {source}")]
+    NotRemoved { name: String, source: NotRemoved },
+}
+
+/// How far a run is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// What is being measured.
+    pub step: Mutex<String>,
+    /// Rounds done, and all of them.
+    pub done: AtomicU64,
+    pub total: AtomicU64,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub format: u32,
+    pub version: &'static str,
+    pub dir: String,
+    /// `local`, `nfs`, `cephfs`.
+    pub substrate: &'static str,
+    pub rounds: usize,
+    pub round_ms: u64,
+    pub commits: Vec<Commits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reads: Option<Reads>,
+    pub takeovers: Vec<Takeover>,
+}
+
+/// The lowest, the middle and the highest of the ratios of all pairs of rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    pub min: f64,
+    pub median: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of at least one value; zeros of none.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
+        Self { min: at(0), median: at(values.len() / 2), max: at(values.len().saturating_sub(1)) }
+    }
+}
+
+/// Measures. The directory is as it was on return, if the volume lets it.
+pub fn bench(options: &Options, progress: &Progress) -> Result<Report, BenchError> {
+    let root = recognise::open(&options.dir, options.choice)?;
+    let begun = scratch::begin(&*root, PREFIX, &scratch::random_name(PREFIX))?;
+    let name = begun.scratch.name().to_owned();
+    let measured = recognise::open(&options.dir.join(&name), options.choice)
+        .map_err(BenchError::from)
+        .and_then(|substrate| measure(options, Place { substrate }, progress));
+    let removed = begun.scratch.end(&*root).map_err(|source| BenchError::NotRemoved { name, source });
+    let report = measured?;
+    removed?;
+    Ok(report)
+}
+
+fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Report, BenchError> {
+    let place = Arc::new(place);
+    let mut cases = Vec::new();
+    for &partitions in &options.partitions {
+        for &batch_bytes in &options.batch_bytes {
+            for &in_flight in &options.in_flight {
+                cases.push(commit::Case { partitions, batch_bytes, in_flight });
+            }
+        }
+    }
+    let rounds = cases.len() * options.rounds
+        + if options.reads { options.rounds } else { 0 }
+        + options.takeover_bytes.len();
+    progress.total.store(rounds as u64, Ordering::Relaxed);
+    let mut report = Report {
+        format: FORMAT,
+        version: env!("CARGO_PKG_VERSION"),
+        dir: options.dir.display().to_string(),
+        substrate: match place.substrate.kind() {
+            Kind::Local => "local",
+            Kind::Nfs => "nfs",
+            Kind::CephFs => "cephfs",
+            Kind::Memory => "memory",
+            Kind::Simulated => "simulated",
+        },
+        rounds: options.rounds,
+        round_ms: u64::try_from(options.round.as_millis()).unwrap_or(u64::MAX),
+        commits: Vec::new(),
+        reads: None,
+        takeovers: Vec::new(),
+    };
+    for case in cases {
+        report.commits.push(commit::measure(&place, case, options, progress)?);
+    }
+    if options.reads {
+        report.reads = Some(fetch::measure(&place, options, progress)?);
+    }
+    report.takeovers = takeover::measure(&place, &options.takeover_bytes, progress)?;
+    Ok(report)
+}
+
+impl Progress {
+    fn at(&self, step: String) {
+        *self.step.lock() = step;
+    }
+
+    fn done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The path of something in the run's directory.
+fn path(name: &str) -> &Path {
+    Path::new(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_of_sorted_values() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0]);
+        assert_eq!(spread, Spread { min: 1.0, median: 2.0, max: 3.0 });
+        assert_eq!(Spread::of(vec![5.0]), Spread { min: 5.0, median: 5.0, max: 5.0 });
+        assert_eq!(Spread::of(Vec::new()), Spread { min: 0.0, median: 0.0, max: 0.0 });
+    }
+}

@@ -1,0 +1,73 @@
+//! How long a takeover takes, by the size of the log: from the claim to the first acknowledged record of the new leader, after
+//! one that closed nothing.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::place::{Place, append_while, batch_of, first_epoch};
+use super::{BenchError, Progress, Spread};
+use crate::log::AppendOptions;
+
+const NAME: &str = "takeover";
+
+/// Bytes of a batch that the log is filled with, and how many are in flight.
+const BATCH_BYTES: usize = 1 << 20;
+const IN_FLIGHT: usize = 8;
+
+/// Takeovers at each size.
+const TIMES: usize = 5;
+
+/// What was measured at one size.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Takeover {
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Claim to serving, in milliseconds.
+    pub open_ms: Spread,
+    /// Claim to the first acknowledged record, in milliseconds.
+    pub first_acknowledged_ms: Spread,
+}
+
+/// Lets one log grow through `sizes` and takes it over at each of them.
+pub fn measure(place: &Arc<Place>, sizes: &[u64], progress: &Progress) -> Result<Vec<Takeover>, BenchError> {
+    let mut takeovers = Vec::new();
+    if sizes.is_empty() {
+        return Ok(takeovers);
+    }
+    place.birth(NAME)?;
+    let (large, small) = (batch_of(BATCH_BYTES)?, batch_of(1024)?);
+    let mut epoch = first_epoch();
+    let mut engine = place.engine()?;
+    let mut partition = place.open(&engine, NAME, epoch)?;
+    for &size in sizes {
+        progress.at(format!("takeover: a log of {} MiB", size >> 20));
+        let missing = size.saturating_sub(partition.size_bytes()).div_ceil(large.len() as u64);
+        append_while(&partition, &large, IN_FLIGHT, |count| count < missing, |_| {})?;
+        let log_bytes = partition.size_bytes();
+        let (mut open_ms, mut first_ms) = (Vec::new(), Vec::new());
+        for _ in 0..TIMES {
+            // A leader that goes without closing anything; what it has appended since the last checkpoint is scanned.
+            partition.abandon().wait().map_err(|_| BenchError::Ended)??;
+            engine.close();
+            engine = place.engine()?;
+            epoch = epoch.next();
+            let began = Instant::now();
+            partition = place.open(&engine, NAME, epoch)?;
+            open_ms.push(began.elapsed().as_secs_f64() * 1e3);
+            partition.append_and_wait(&small, AppendOptions::default())?;
+            first_ms.push(began.elapsed().as_secs_f64() * 1e3);
+        }
+        takeovers.push(Takeover {
+            log_bytes,
+            open_ms: Spread::of(open_ms),
+            first_acknowledged_ms: Spread::of(first_ms),
+        });
+        progress.done();
+    }
+    partition.close().wait().map_err(|_| BenchError::Ended)??;
+    engine.close();
+    place.remove(NAME)?;
+    Ok(takeovers)
+}

@@ -1,0 +1,120 @@
+//! The report for a terminal, 80 columns wide.
+
+use std::fmt::{self, Write};
+
+use super::{Report, Spread};
+use crate::qualify::micros_words;
+
+/// The report as text.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    // A String takes everything.
+    let _ = write_report(&mut text, report);
+    text
+}
+
+fn write_report(text: &mut String, report: &Report) -> fmt::Result {
+    writeln!(text, "{} ({})", report.dir, report.substrate)?;
+    writeln!(
+        text,
+        "{} pairs of rounds of {} ms, engine and raw by turns; medians; ratio: lowest to\nhighest of the pairs",
+        report.rounds, report.round_ms
+    )?;
+    if !report.commits.is_empty() {
+        write_commits(text, report)?;
+    }
+    if let Some(reads) = &report.reads {
+        let mega = |bytes: f64| bytes / 1e6;
+        writeln!(text, "\nRead from the start, 1 MiB at once, beside reading the file")?;
+        writeln!(
+            text,
+            "  raw {:.0} MB/s, engine {:.0} MB/s, ratio {}",
+            mega(reads.raw_bytes_per_second),
+            mega(reads.engine_bytes_per_second),
+            ratio(reads.ratio),
+        )?;
+        writeln!(
+            text,
+            "  p50 {} and {}, p99 {} and {}",
+            micros_words(reads.raw.p50_us),
+            micros_words(reads.engine.p50_us),
+            micros_words(reads.raw.p99_us),
+            micros_words(reads.engine.p99_us),
+        )?;
+    }
+    if !report.takeovers.is_empty() {
+        writeln!(text, "\nTakeover from a leader that closed nothing, ms (lowest to highest)")?;
+        writeln!(text, "{:>12}{:>28}{:>32}", "log", "until it serves", "until it acknowledges")?;
+        for takeover in &report.takeovers {
+            writeln!(
+                text,
+                "{:>12}{:>28}{:>32}",
+                bytes_words(takeover.log_bytes),
+                milliseconds(takeover.open_ms),
+                milliseconds(takeover.first_acknowledged_ms),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn write_commits(text: &mut String, report: &Report) -> fmt::Result {
+    writeln!(text, "\nAppend and commit, beside a gathered write and fdatasync of the same bytes")?;
+    writeln!(
+        text,
+        "{:>5}{:>9}{:>7}{:>12}{:>12}   ratio",
+        "parts", "batch", "flight", "raw MB/s", "engine MB/s"
+    )?;
+    for row in &report.commits {
+        writeln!(
+            text,
+            "{:>5}{:>9}{:>7}{:>12.1}{:>12.1}   {}",
+            row.case.partitions,
+            bytes_words(row.case.batch_bytes as u64),
+            row.case.in_flight,
+            row.raw_bytes_per_second / 1e6,
+            row.engine_bytes_per_second / 1e6,
+            ratio(row.ratio),
+        )?;
+    }
+    writeln!(text, "\nLatency: raw write and fdatasync, engine until acknowledged, one fence read")?;
+    writeln!(
+        text,
+        "{:>5}{:>9}{:>7}{:>10}{:>10}{:>10}{:>10}{:>10}{:>7}",
+        "parts", "batch", "flight", "raw p50", "p99", "eng. p50", "p99", "fence p50", "share"
+    )?;
+    for row in &report.commits {
+        write!(
+            text,
+            "{:>5}{:>9}{:>7}",
+            row.case.partitions,
+            bytes_words(row.case.batch_bytes as u64),
+            row.case.in_flight
+        )?;
+        let latencies =
+            [row.raw.p50_us, row.raw.p99_us, row.engine.p50_us, row.engine.p99_us, row.fence.p50_us];
+        for micros in latencies {
+            write!(text, "{:>10}", micros_words(micros))?;
+        }
+        writeln!(text, "{:>6.1}%", row.fence_share * 100.0)?;
+    }
+    Ok(())
+}
+
+fn ratio(spread: Spread) -> String {
+    format!("{:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
+}
+
+fn milliseconds(spread: Spread) -> String {
+    format!("{:.1} ({:.1} to {:.1})", spread.median, spread.min, spread.max)
+}
+
+/// Bytes with the unit that fits.
+fn bytes_words(bytes: u64) -> String {
+    match bytes {
+        _ if bytes >= 10 << 30 => format!("{} GiB", bytes >> 30),
+        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
+        _ if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}

@@ -1,0 +1,198 @@
+//! `kaas-engine bench`: arguments, progress on a terminal, the report, the exit code.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use kaas_engine::bench::{BenchError, Options, Progress, bench, render};
+use kaas_substrate::recognise::{Choice, OpenError};
+
+use crate::shown::Shown;
+use crate::{COULD_NOT_RUN, complain};
+
+/// Most writers, and batches that each of them has in flight.
+const MOST: usize = 1024;
+
+/// Largest batch, in bytes.
+const LARGEST_BATCH: u64 = 64 << 20;
+
+/// Measures the engine on a mount beside the raw limit of the same writes and reads.
+///
+/// Rounds of both alternate: the ratios are the result, absolute figures are indications. Works in a directory of its own
+/// below DIR, `~bench-<random>`, and removes it. Measure with a release build, and nothing else going on.
+///
+/// Exits with 0 if it has measured, 2 if it could not.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kaas-engine bench /mnt/shared
+  kaas-engine bench /data --partitions 1,16 --batch-bytes 4KiB,64KiB,1MiB --in-flight 1,8 --rounds 7
+  kaas-engine bench /data --takeover 10MiB,100MiB,1GiB,10GiB
+  kaas-engine bench /data --json | jq '.commits[] | {batch_bytes, median: .ratio.median}'
+
+Ratio: what the engine appends and commits, by what a gathered write and fdatasync of the same bytes does. Share: a
+read of the fence, which each commit makes, by the time until a batch is acknowledged. --takeover: from the claim to
+the first acknowledged record, after a leader that closed nothing, by the size of the log.")]
+pub struct BenchArgs {
+    /// A directory on the mount
+    dir: PathBuf,
+    /// Partitions, each with a writer of its own
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,16", value_parser = count)]
+    partitions: Vec<usize>,
+    /// Bytes of a batch
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_value = "4KiB,64KiB,1MiB", value_parser = batch)]
+    batch_bytes: Vec<usize>,
+    /// Batches that each writer has in flight
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = count)]
+    in_flight: Vec<usize>,
+    /// Pairs of rounds of each case
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Milliseconds of a round
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
+    round_ms: u32,
+    /// Do not measure reads
+    #[arg(long)]
+    no_reads: bool,
+    /// Measure takeovers of a log of these sizes
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    takeover: Vec<u64>,
+    /// What DIR is on
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    substrate: SubstrateKind,
+    /// One JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a directory is on.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum SubstrateKind {
+    /// Find out
+    Auto,
+    /// A file system of this host
+    Local,
+    /// NFS, version 4.1 or later, mounted hard
+    Nfs,
+    /// CephFS, by the kernel's client or ceph-fuse
+    Cephfs,
+}
+
+/// Runs the command.
+pub fn run(args: &BenchArgs) -> ExitCode {
+    let progress = Arc::new(Progress::default());
+    let shown = {
+        let progress = Arc::clone(&progress);
+        Shown::begin("{spinner} {wide_bar} {pos}/{len}  {msg}  {elapsed}", move |bar| {
+            bar.set_length(progress.total.load(Ordering::Relaxed));
+            bar.set_position(progress.done.load(Ordering::Relaxed));
+            bar.set_message(progress.step.lock().clone());
+        })
+    };
+    let outcome = bench(&options(args), &progress);
+    shown.end();
+    let text = outcome.map_err(|error| (error.to_string(), hint(&error))).and_then(|report| {
+        if args.json {
+            let json = serde_json::to_string_pretty(&report).map_err(|error| (error.to_string(), None))?;
+            Ok(json + "\n")
+        } else {
+            Ok(render(&report))
+        }
+    });
+    match text {
+        Err((problem, hint)) => {
+            complain(&problem, hint);
+            ExitCode::from(COULD_NOT_RUN)
+        }
+        Ok(text) => match io::stdout().lock().write_all(text.as_bytes()) {
+            // Whoever read our output has seen enough (`| head`).
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                complain(&format!("cannot write the report: {error}"), None);
+                ExitCode::from(COULD_NOT_RUN)
+            }
+            _ => ExitCode::SUCCESS,
+        },
+    }
+}
+
+fn options(args: &BenchArgs) -> Options {
+    let mut takeover_bytes = args.takeover.clone();
+    takeover_bytes.sort_unstable();
+    Options {
+        dir: args.dir.clone(),
+        choice: match args.substrate {
+            SubstrateKind::Auto => Choice::Recognise,
+            SubstrateKind::Local => Choice::Local,
+            SubstrateKind::Nfs => Choice::Nfs,
+            SubstrateKind::Cephfs => Choice::CephFs,
+        },
+        partitions: args.partitions.clone(),
+        batch_bytes: args.batch_bytes.clone(),
+        in_flight: args.in_flight.clone(),
+        rounds: usize::from(args.rounds),
+        round: Duration::from_millis(u64::from(args.round_ms)),
+        reads: !args.no_reads,
+        takeover_bytes,
+    }
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let number: usize = text.parse().map_err(|error| format!("{error}"))?;
+    if (1..=MOST).contains(&number) { Ok(number) } else { Err(format!("1 to {MOST}")) }
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    let bytes = bytes(text)?;
+    if !(100..=LARGEST_BATCH).contains(&bytes) {
+        return Err("100 bytes to 64 MiB".to_owned());
+    }
+    usize::try_from(bytes).map_err(|error| error.to_string())
+}
+
+/// A number, alone or with `KiB`, `MiB` or `GiB`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err("a number is needed, alone or with KiB, MiB or GiB".to_owned()),
+    };
+    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+}
+
+fn hint(error: &BenchError) -> Option<&'static str> {
+    Some(match error {
+        BenchError::Open(OpenError::Storage(_)) | BenchError::Storage(_) => {
+            "name a directory on the mount that this user may write in, with room for what is measured"
+        }
+        BenchError::Open(_) => "kaas-engine qualify says more about the mount",
+        BenchError::NotRemoved { .. } => "the next run removes it",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!(bytes("4KiB"), Ok(4096));
+        assert_eq!(bytes("10GiB"), Ok(10 << 30));
+        for wrong in ["", "KiB", "1KB", "-1", "1.5MiB", "99999999999GiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert!(
+            batch("10").is_err() && batch("1GiB").is_err() && count("0").is_err() && count("5000").is_err()
+        );
+    }
+}
