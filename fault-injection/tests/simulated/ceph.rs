@@ -126,3 +126,23 @@ fn dirty_pages_are_sent_when_they_are_old() {
     simulation.crash_host(0);
     assert_eq!(fresh(&*b, "f").unwrap(), b"y");
 }
+
+/// ceph-fuse with its default page cache: what is read by opening it again may be as old as one likes.
+#[test]
+fn a_client_that_is_not_coherent_reads_old_bytes_except_past_its_cache() {
+    let an_hour_ms = 3_600_000;
+    let fuse =
+        Profile { coherent: false, opens_revalidate: false, attributes_ms: an_hour_ms, ..Profile::cephfs() };
+    let (simulation, a, b) = two(fuse, tame());
+    let file = put(&*a, "f", b"old");
+    let held = b.open(path("f"), OpenMode::Read).unwrap();
+    assert_eq!(read(&*held), b"old");
+    write(&*file, b"new", 0);
+    file.sync_data().unwrap();
+    simulation.advance(40_000);
+    assert_eq!(
+        (read(&*held), content(&*b, "f", OpenMode::Read).unwrap()),
+        (b"old".to_vec(), b"old".to_vec())
+    );
+    assert_eq!(fresh(&*b, "f").unwrap(), b"new");
+}
