@@ -178,7 +178,16 @@ fn fresh_records(hosts: &Hosts) -> Outcome {
         }
         record
     };
-    hosts.first.create_records(path("r"), ROUNDS + 1)?;
+    hosts.first.create_records(path("r"), 1)?;
+    let early = hosts.second.open_records(path("r"))?;
+    let mut unused = [[1; RECORD_BYTES]];
+    early.read(0, &mut unused)?;
+    let longer = hosts.first.open_records(path("r"))?;
+    longer.extend(ROUNDS + 1)?;
+    longer.write(ROUNDS, &[record(7)])?;
+    early.read(ROUNDS, &mut unused)?;
+    ensure!(unused == [record(7)], "a record behind the former end is not seen");
+    longer.write(ROUNDS, &[[0; RECORD_BYTES]])?;
     let (leader, successor) = (hosts.second.open_records(path("r"))?, hosts.first.open_records(path("r"))?);
     let mut seen = [[1; RECORD_BYTES]];
     for round in 1..=ROUNDS {

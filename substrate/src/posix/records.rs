@@ -78,7 +78,12 @@ impl RecordFile for MountedRecords {
 
     fn read(&self, first_index: u64, records: &mut [Record]) -> Result<()> {
         let bytes = records.as_flattened_mut();
-        let read = read_full(&self.fd, &self.path, bytes, first_index.saturating_mul(BYTES))?;
+        let offset = first_index.saturating_mul(BYTES);
+        let mut read = read_full(&self.fd, &self.path, bytes, offset)?;
+        // CephFS's kernel client stops at the length that it knows, until it is asked for the length.
+        if read < bytes.len() && self.length()? > offset.saturating_add(read as u64) {
+            read = read_full(&self.fd, &self.path, bytes, offset)?;
+        }
         if let Some(behind) = bytes.get_mut(read..) {
             behind.fill(0);
         }
