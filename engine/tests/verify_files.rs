@@ -275,9 +275,11 @@ fn what_lies_about() {
         assert_eq!(found.file, volume.dir.join(name));
         std::fs::remove_file(dir(&volume).join(name)).unwrap();
     }
-    std::fs::create_dir(dir(&volume).join("quarantine")).unwrap();
-    assert_found(&volume, Kind::UnknownFile);
-    std::fs::remove_dir(dir(&volume).join("quarantine")).unwrap();
+    for (name, kind) in [("old", Kind::UnknownFile), ("quarantine", Kind::Quarantine)] {
+        std::fs::create_dir(dir(&volume).join(name)).unwrap();
+        assert_found(&volume, kind);
+        std::fs::remove_dir(dir(&volume).join(name)).unwrap();
+    }
 
     for (name, kind) in [
         ("~tmp-manifest.00000001.9.json", Kind::Temporary),

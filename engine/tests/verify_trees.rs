@@ -364,3 +364,42 @@ fn the_command_reports_and_exits() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn the_command_repairs() {
+    let data = Data::new();
+    let root = data.root().to_str().unwrap();
+    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
+    let output = command(&["--repair", "--yes", root]);
+    assert_eq!(output.status.code(), Some(0), "nothing to repair");
+    assert!(!text(output).contains("REPAIRED"));
+
+    let log = data.path("topics/orders/1/00000001-00000000000000000000.log");
+    change(&log, |bytes| bytes[70] ^= 1);
+    std::fs::write(data.path("topics/payments/2/notes.txt"), "mine").unwrap();
+    let before = contents(data.root());
+    let output = command(&["--repair", root]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--yes"));
+    let output = command(&["--dry-run", root]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(output);
+    for part in
+        ["WOULD BE REPAIRED (2 partitions)", "claim epoch 2", "lost: offsets 0 to 1", "Lost: 2 offsets"]
+    {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+    assert_eq!(contents(data.root()), before);
+
+    let output = command(&["--repair", "--yes", "--json", root]);
+    assert_eq!(output.status.code(), Some(1), "offsets are lost");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["verdict"], &json["partitions"]), (&"clean".into(), &6.into()));
+    let repairs = json["repairs"].as_array().unwrap();
+    assert_eq!(repairs.len(), 2);
+    assert_eq!((&repairs[0]["outcome"], &repairs[0]["lost"][0]["to"]), (&"repaired".into(), &2.into()));
+    assert!(repairs[1]["directory"].as_str().unwrap().ends_with("topics/payments/2"), "{repairs:?}");
+    assert!(data.path("topics/payments/2/quarantine/notes.txt").exists());
+    let output = command(&["--repair", "--yes", root]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(output));
+}

@@ -146,6 +146,19 @@ pub(super) fn fill_from(fence: &dyn RecordFile, epoch: Epoch) -> Result<u64> {
     Ok(1)
 }
 
+/// Makes every record between the birth of `dir` and `epoch` used, also where one above it vouches for all below:
+/// for a repair that holds `epoch`. Durable on return.
+pub(crate) fn fill_gaps(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<()> {
+    let used = records(substrate, dir)?;
+    if matches!(used.first(), Some((Epoch::NONE, FenceRecord::Damaged(_)))) {
+        // It says that the directory was taken away, or nothing: a claim has just found that it was not.
+        give_back(substrate, dir)?;
+    }
+    let born = used.into_iter().rfind(|(_, record)| *record == FenceRecord::Born);
+    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    fill_below(fence.as_ref(), born.map_or(1, |(epoch, _)| index(epoch) + 1), epoch)
+}
+
 /// Makes every record from index `from` up to the one below `epoch` durable and used: what is zeros or damaged
 /// becomes "skipped by `epoch`"; the others are written again as they are, since whoever wrote them may have died
 /// before they were durable.

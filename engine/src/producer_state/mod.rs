@@ -227,6 +227,11 @@ impl ProducerStates {
         self.ended.clear();
     }
 
+    /// Says that nothing more will be appended below `offset`: what stood there is gone.
+    pub fn advance_to(&mut self, offset: Offset) {
+        self.end_offset = self.end_offset.max(offset);
+    }
+
     /// Forgets producers without an open transaction whose last timestamp is `expiration_ms` or more before `now`
     /// (`producer.id.expiration.ms`). Returns how many.
     pub fn expire(&mut self, now: Timestamp, expiration_ms: i64) -> usize {

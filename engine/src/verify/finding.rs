@@ -255,6 +255,9 @@ kinds! {
         "A deleted topic whose files are being removed."
         "Nothing: the controller goes on with it.";
 
+    Quarantine Info
+        "What a repair could not read, or what did not belong here; nobody looks at it."
+        "Keep it until you know that nothing of it is missing; then remove the directory.";
     NoChecksum Info
         "An earlier version of kaas wrote it, or a person; damage that leaves it readable cannot be found."
         "Nothing: the next version of the file has one.";

@@ -1,6 +1,6 @@
 //! `kaas-engine verify`: is everything in a data directory as it should be?
 //!
-//! Reads only, never writes (not even a claim), and needs no broker stopped: what a live leader's work may have looked
+//! Reads only, never writes (not even a claim; [`repair`] does), and needs no broker stopped: what a live leader's work may have looked
 //! like is looked at a second time. Every byte that counts is read once, in pieces, so memory is bounded whatever the
 //! size of segments and the number of partitions; directories are examined side by side on a few threads.
 //!
@@ -21,7 +21,8 @@
 //! `--json` writes one object: `format` (1), `verdict` (`clean` or `findings`), counts (`topics`, `partitions`, `slots`,
 //! `segments`, `batches`, `records`, `bytes`, `errors`, `warnings`, `infos`), `elapsed_ms` and `findings`: objects with
 //! `severity` (`error`, `warning`, `info`), `code` (see [`Kind`]), `file`, `position` and `offset` where there is
-//! one, `problem`, `meaning`, `action`.
+//! one, `problem`, `meaning`, `action`. With `--repair` and `--dry-run` also `repairs`: objects with `directory`, `outcome`
+//! (`repaired`, `would-repair`, `refused`), `reason`, `steps`, `lost` (`from`, `to`, `reason`), `unknown`, `findings`.
 
 mod cluster;
 mod finding;
@@ -30,6 +31,7 @@ mod indexes;
 mod leaders;
 mod partition;
 mod producers;
+pub mod repair;
 mod report;
 mod segment;
 mod slots;
@@ -48,7 +50,7 @@ use kaas_substrate::Substrate;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::Expected;
 pub use report::Report;
-pub use text::render;
+pub use text::{render, render_repairs};
 pub use tree::{VerifyError, verify};
 
 use crate::clock::{Clock, SystemClock};
@@ -70,6 +72,8 @@ pub struct Options {
     pub second_look_after: Duration,
     /// Most findings of one directory that are listed.
     pub findings_max: usize,
+    /// Find out first how many bytes there are, for [`Progress::bytes_total`]; costs a look at each manifest.
+    pub measure: bool,
 }
 
 impl Default for Options {
@@ -82,6 +86,7 @@ impl Default for Options {
             producers_max: 200_000,
             second_look_after: Duration::from_millis(200),
             findings_max: 100,
+            measure: false,
         }
     }
 }
@@ -91,6 +96,8 @@ impl Default for Options {
 pub struct Progress {
     /// Bytes of segments that were read.
     pub bytes: AtomicU64,
+    /// Bytes of segments that there are, as far as manifests and file lengths say; 0 while that is not known.
+    pub bytes_total: AtomicU64,
     /// Directories (partitions, slots) that were examined.
     pub directories: AtomicU64,
     /// Directories that are known; 0 while they are still being looked for.

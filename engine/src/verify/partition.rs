@@ -12,6 +12,7 @@ use super::finding::{Finding, Kind, Severity};
 use super::identity::{self, Expected};
 use super::leaders;
 use super::producers::{Expiry, Replay};
+use super::repair::quarantine::QUARANTINE_DIR;
 use super::segment::{Counts, Extent, Planned, SegmentCheck};
 use super::view::{Read, View, log_path};
 use super::{Context, Examined};
@@ -37,9 +38,7 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) ->
                 return Examined { findings: vec![finding], counts: Counts::default() };
             }
         };
-        let mut check = PartitionCheck::new(context, dir, &found);
-        check.run(expected);
-        let PartitionCheck { findings, counts, .. } = check;
+        let Examined { findings, counts } = look_once(context, dir, &found, expected);
         let in_doubt = findings.iter().any(|finding| finding.racy && finding.severity > Severity::Info);
         if !in_doubt {
             return Examined { findings, counts };
@@ -58,6 +57,27 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) ->
         }
     }
     Examined::default()
+}
+
+/// About how many bytes of a partition will be read, for the progress.
+pub(super) fn bytes(context: &Context<'_>, dir: &Path) -> u64 {
+    let Ok(view) = View::read(context.substrate, dir) else { return 0 };
+    let pinned = view.manifest().map(|manifest| manifest.segments.as_slice()).unwrap_or_default();
+    let pinned_names: BTreeSet<_> = pinned.iter().filter_map(SegmentEntry::name).collect();
+    let length = |name: &SegmentName| {
+        let file = context.substrate.open(&log_path(dir, *name), OpenMode::ReadUncached);
+        file.and_then(|file| file.length()).unwrap_or(0)
+    };
+    let others = view.names.logs.iter().filter(|name| !pinned_names.contains(name)).map(length);
+    pinned.iter().map(|entry| entry.bytes).chain(others).sum()
+}
+
+/// One look at a partition whose names and manifest were read already.
+pub(super) fn look_once(context: &Context<'_>, dir: &Path, view: &View, expected: &Expected) -> Examined {
+    let mut check = PartitionCheck::new(context, dir, view);
+    check.run(expected);
+    let PartitionCheck { findings, counts, .. } = check;
+    Examined { findings, counts }
 }
 
 /// One look.
@@ -180,6 +200,10 @@ impl<'a> PartitionCheck<'a> {
                 end = end.max(next_offset);
             }
             rewritten = planned.name.is_rewritten();
+            if base > end {
+                // Before or behind a rewritten one: whatever stood in between is gone.
+                replay.rewritten_up_to(base);
+            }
             if whole && base != end && !pinned {
                 let problem = format!("the segments before it end at offset {end}");
                 let finding =
@@ -203,6 +227,9 @@ impl<'a> PartitionCheck<'a> {
         if plan.is_empty() || rewritten {
             let options = self.context.options;
             let expiry = Expiry { now: options.now, expiration_ms: options.producer_id_expiration_ms };
+            if next_offset > end {
+                replay.rewritten_up_to(next_offset);
+            }
             replay.between(end, end.max(next_offset), expiry, &mut self.findings);
             end = end.max(next_offset);
         }
@@ -285,7 +312,7 @@ impl<'a> PartitionCheck<'a> {
 
     fn plan_unpinned(&mut self, manifest: &Manifest, plan: &mut Vec<Planned>) {
         let view = self.view;
-        for later in view.names.logs.iter().filter(|name| name.epoch.get() > manifest.epoch) {
+        for later in view.names.logs.iter().filter(|name| is_later(name, manifest)) {
             let problem = format!("the highest manifest is of epoch {}", manifest.epoch);
             self.tell(Kind::SegmentWithoutManifest, &log_path(self.dir, *later), problem);
         }
@@ -326,7 +353,7 @@ impl<'a> PartitionCheck<'a> {
         let Some(manifest) = view.manifest() else { return };
         let released: BTreeSet<_> = behind(view, manifest).collect();
         for name in &view.names.logs {
-            let counts = used.contains(name) || released.contains(name) || name.epoch.get() > manifest.epoch;
+            let counts = used.contains(name) || released.contains(name) || is_later(name, manifest);
             if !counts {
                 let problem = "the manifest does not count it";
                 self.tell(Kind::DeadSegment, &log_path(self.dir, *name), problem);
@@ -408,6 +435,10 @@ impl<'a> PartitionCheck<'a> {
                 "the name is not one of kaas",
             ));
         }
+        if names.quarantine {
+            let problem = "a repair has put something aside";
+            self.findings.push(Finding::new(Kind::Quarantine, &self.dir.join(QUARANTINE_DIR), problem));
+        }
         let orphans: Vec<_> = names.indexes.iter().filter(|(name, _)| !names.logs.contains(name)).collect();
         let mut several = |kind: Kind, what: &str, count: usize, first: Option<String>| {
             if let Some(first) = first {
@@ -436,6 +467,11 @@ impl<'a> PartitionCheck<'a> {
             several(Kind::Replaced, "a producer snapshot that nothing refers to", unused.len(), first);
         }
     }
+}
+
+/// Whether a leader behind the manifest's has appended to it.
+fn is_later(name: &SegmentName, manifest: &Manifest) -> bool {
+    name.epoch.get() > manifest.epoch && !name.is_rewritten()
 }
 
 /// The segments of the manifest's own epoch behind what it pins.

@@ -101,7 +101,7 @@ impl Replay {
         if self.snapshots.iter().any(|snapshot| snapshot.path == path) {
             return;
         }
-        match read(substrate, &path, reference.offset) {
+        match read_states(substrate, &path, reference.offset) {
             Ok(states) => {
                 let offset = Offset(reference.offset);
                 self.snapshots.push(Snapshot { path, offset, states, compared: false });
@@ -144,8 +144,11 @@ impl Replay {
     pub(super) fn between(&mut self, from: Offset, to: Offset, expiry: Expiry, findings: &mut Vec<Finding>) {
         let compacted = self.rewritten_end > self.start;
         let comparison = Comparison { known_from: self.known_from(), compacted, expiry };
+        if self.broken.is_some() {
+            return;
+        }
         for snapshot in self.snapshots.iter_mut().filter(|snapshot| (from..=to).contains(&snapshot.offset)) {
-            if std::mem::replace(&mut snapshot.compared, true) || self.broken.is_some() {
+            if std::mem::replace(&mut snapshot.compared, true) {
                 continue;
             }
             let differences = comparison.differences(&self.states, &snapshot.states);
@@ -164,7 +167,7 @@ impl Replay {
 
     /// What is to be said at the end of the log.
     pub(super) fn finish(&mut self, dir: &Path, end: Offset, findings: &mut Vec<Finding>) {
-        if self.snapshots.is_empty() {
+        if self.snapshots.iter().all(|snapshot| snapshot.compared) {
             return;
         }
         if let Some(reason) = &self.broken {
@@ -183,7 +186,12 @@ impl Replay {
     }
 }
 
-fn read(substrate: &dyn Substrate, path: &Path, offset: i64) -> Result<ProducerStates, Box<Finding>> {
+/// The producers of a snapshot file that is referred to as of `offset`.
+pub(super) fn read_states(
+    substrate: &dyn Substrate,
+    path: &Path,
+    offset: i64,
+) -> Result<ProducerStates, Box<Finding>> {
     let finding = |kind, problem: String| Box::new(Finding::new(kind, path, problem));
     let bytes = read_small(substrate, path, FILE_BYTES_MAX).map_err(|error| {
         if error.is_not_found() {
@@ -271,6 +279,8 @@ impl Comparison {
             (Some(first), Some(other)) if first == other || first < self.known_from => {}
             // Its records are deleted, its end is still to come.
             (Some(first), None) if first < self.known_from => {}
+            // Its end was among what is gone.
+            (None, Some(other)) if self.compacted && other < self.known_from => {}
             (None, None) => {}
             (first, other) => {
                 let show =

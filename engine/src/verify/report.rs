@@ -1,11 +1,13 @@
 //! What was found, and how much was looked at.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::Examined;
 use super::finding::{Finding, Kind, Severity};
+use super::identity::Expected;
+use super::repair::Repaired;
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -25,12 +27,29 @@ pub struct Report {
     pub infos: u64,
     /// The findings, in the order of the directories they are in.
     pub findings: Vec<Finding>,
+    /// What was repaired, or would be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub repairs: Vec<Repaired>,
+    /// The partitions in which errors or warnings were found, relative to the volume's root, and what is expected there.
+    #[serde(skip)]
+    pub(super) to_repair: Vec<(PathBuf, Expected)>,
 }
 
 impl Report {
     /// True without errors and warnings.
     pub fn is_clean(&self) -> bool {
         self.errors == 0 && self.warnings == 0
+    }
+
+    /// How many partitions a repair would look into.
+    pub fn partitions_to_repair(&self) -> usize {
+        self.to_repair.len()
+    }
+
+    /// Offsets that a repair had to give up, or would have to.
+    pub fn lost_offsets(&self) -> u64 {
+        let lost = self.repairs.iter().flat_map(|repaired| &repaired.lost);
+        lost.map(|lost| u64::try_from(lost.to.saturating_sub(lost.from)).unwrap_or(0)).sum()
     }
 
     /// Takes in what a directory has come to; of its findings the worst `findings_max` are listed.
@@ -70,6 +89,7 @@ impl Report {
         self.warnings += other.warnings;
         self.infos += other.infos;
         self.findings.extend(other.findings);
+        self.repairs.extend(other.repairs);
     }
 
     /// The same with the findings' files below `root`.
@@ -77,6 +97,9 @@ impl Report {
     pub fn below(mut self, root: &Path) -> Self {
         for finding in &mut self.findings {
             finding.file = root.join(&finding.file);
+        }
+        for repaired in &mut self.repairs {
+            repaired.directory = root.join(&repaired.directory);
         }
         self
     }

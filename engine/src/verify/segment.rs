@@ -404,6 +404,7 @@ impl SegmentCheck<'_> {
         place: Place,
         indexes: Option<IndexCheck>,
     ) -> Result<Outcome, kaas_substrate::Error> {
+        self.replay.break_off("the log ends before");
         let epochs = self.epochs();
         let wanted = Wanted { epochs: &epochs, from: place.expected, end: Offset(i64::MAX) };
         let behind = walk.find(position + 1, &wanted)?;

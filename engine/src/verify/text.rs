@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::finding::{Finding, Severity};
+use super::repair::{Lost, Outcome, Repaired};
 use super::report::Report;
 
 /// The report as text; with `infos`, those too.
@@ -70,6 +71,46 @@ fn write_findings(text: &mut String, findings: &[&Finding]) -> fmt::Result {
     Ok(())
 }
 
+/// What was repaired, or would be: by directory the steps, and what is lost.
+pub fn render_repairs(repairs: &[Repaired]) -> String {
+    let mut text = String::new();
+    // A String takes everything.
+    let _ = write_repairs(&mut text, repairs);
+    text
+}
+
+fn write_repairs(text: &mut String, repairs: &[Repaired]) -> fmt::Result {
+    let sections = [
+        (Outcome::Repaired, "REPAIRED"),
+        (Outcome::WouldRepair, "WOULD BE REPAIRED"),
+        (Outcome::Refused, "LEFT AS IT IS"),
+    ];
+    for (outcome, title) in sections {
+        let here: Vec<_> = repairs.iter().filter(|repaired| repaired.outcome == outcome).collect();
+        if here.is_empty() {
+            continue;
+        }
+        writeln!(text, "{title} ({}):\n", counted(here.len() as u64, "partition", "partitions"))?;
+        for repaired in here {
+            writeln!(text, "  {}", repaired.directory.display())?;
+            if let Some(reason) = &repaired.reason {
+                writeln!(text, "    {reason}")?;
+            }
+            for step in &repaired.steps {
+                writeln!(text, "    - {step}")?;
+            }
+            for Lost { from, to, reason } in &repaired.lost {
+                writeln!(text, "    lost: offsets {from} to {}: {reason}", to.saturating_sub(1))?;
+            }
+            for unknown in &repaired.unknown {
+                writeln!(text, "    not known any more: {unknown}")?;
+            }
+            writeln!(text)?;
+        }
+    }
+    Ok(())
+}
+
 fn write_summary(text: &mut String, report: &Report, elapsed: Duration, infos: bool) -> fmt::Result {
     let seconds = elapsed.as_secs_f64();
     write!(text, "Looked at ")?;
@@ -105,6 +146,15 @@ fn write_summary(text: &mut String, report: &Report, elapsed: Duration, infos: b
         }
         write!(text, "Found {}", kinds.join(" and "))?;
     }
+    write_infos(text, report, infos)?;
+    let lost = report.lost_offsets();
+    if lost > 0 {
+        writeln!(text, "Lost: {}, listed above.", counted(lost, "offset", "offsets"))?;
+    }
+    Ok(())
+}
+
+fn write_infos(text: &mut String, report: &Report, infos: bool) -> fmt::Result {
     match report.infos {
         0 => writeln!(text, "."),
         count if infos => writeln!(text, ", and {} in order.", counted(count, "thing", "things")),

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::cluster::META_FILE;
-use super::finding::{Finding, Kind};
+use super::finding::{Finding, Kind, Severity};
 use super::identity::{self, Expected, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
 use super::report::Report;
 use super::topics::{has_gap, is_topic_name, missing_partitions, partitions, topic_strays};
@@ -97,6 +97,13 @@ pub fn verify(
     };
     report.add(Examined { findings: own, ..Examined::default() }, target, options.findings_max);
     progress.directories_total.store(jobs.len() as u64, Ordering::Relaxed);
+    if options.measure {
+        let sizes = parallel(options.threads, &jobs, |job| match job {
+            Job::Partition { dir, .. } => partition::bytes(&context, dir),
+            Job::Slot { .. } | Job::Controller { .. } => 0,
+        });
+        progress.bytes_total.store(sizes.iter().sum(), Ordering::Relaxed);
+    }
     let examined = parallel(options.threads, &jobs, |job| {
         let examined = tree.examine(job);
         progress.directories.fetch_add(1, Ordering::Relaxed);
@@ -106,8 +113,11 @@ pub fn verify(
     for (job, examined) in jobs.iter().zip(examined) {
         highest_producer = highest_producer.max(examined.counts.highest_producer);
         let dir = match job {
-            Job::Partition { dir, .. } => {
+            Job::Partition { dir, expected } => {
                 report.partitions += 1;
+                if examined.findings.iter().any(|finding| finding.severity > Severity::Info) {
+                    report.to_repair.push((dir.clone(), expected.clone()));
+                }
                 dir
             }
             Job::Slot { dir } => {
@@ -398,7 +408,11 @@ impl Tree<'_> {
 }
 
 /// `work` for every item on up to `threads` threads; the results in the order of the items.
-fn parallel<T: Sync, R: Send>(threads: usize, items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(super) fn parallel<T: Sync, R: Send>(
+    threads: usize,
+    items: &[T],
+    work: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(items.len()));
     thread::scope(|scope| {

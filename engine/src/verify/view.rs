@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use kaas_substrate::{EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
 
 use super::finding::{Finding, Kind};
+use super::repair::quarantine::QUARANTINE_DIR;
 use crate::identity::PARTITION_FILE;
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::log::{SegmentFile, SegmentName};
@@ -32,6 +33,7 @@ pub(super) struct Names {
     pub(super) claims: BTreeSet<Epoch>,
     pub(super) fence: bool,
     pub(super) identity: bool,
+    pub(super) quarantine: bool,
     pub(super) temporary: BTreeSet<OsString>,
     pub(super) unknown: BTreeSet<OsString>,
 }
@@ -47,7 +49,9 @@ impl Names {
 
     fn add(&mut self, kind: EntryKind, name: OsString) {
         let text = name.to_str().unwrap_or_default();
-        if kind != EntryKind::File {
+        if kind == EntryKind::Dir && text == QUARANTINE_DIR {
+            self.quarantine = true;
+        } else if kind != EntryKind::File {
             self.unknown.insert(name);
         } else if text.starts_with(TEMPORARY_PREFIX) {
             self.temporary.insert(name);

@@ -103,6 +103,14 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The header of what stands at the position, if it can be one.
+    pub(super) fn peek(&mut self) -> Result<Option<BatchHeader>, kaas_substrate::Error> {
+        if self.position >= self.end {
+            return Ok(None);
+        }
+        Ok(BatchHeader::parse(self.bytes_at(self.position, HEADER_BYTES)?).ok())
+    }
+
     /// What is wrong with the batch whose header stands at `position`.
     fn problem(
         &mut self,

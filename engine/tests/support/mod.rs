@@ -57,6 +57,19 @@ impl Volume {
         }
     }
 
+    /// A volume that has its partition already.
+    pub fn of(substrate: Arc<dyn Substrate>, temporary: tempfile::TempDir) -> Self {
+        Self {
+            substrate,
+            clock: Arc::new(ManualClock::new(START)),
+            settings: EngineSettings::default(),
+            config: LogConfig::default(),
+            dir: PathBuf::from("0"),
+            next_epoch: std::sync::atomic::AtomicU32::new(1),
+            _temporary: Some(temporary),
+        }
+    }
+
     /// The same volume through another substrate; epochs go on.
     pub fn seen_through(&self, substrate: Arc<dyn Substrate>) -> Self {
         Self {

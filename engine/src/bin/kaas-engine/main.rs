@@ -4,6 +4,7 @@
 
 mod bench;
 mod import;
+mod progress;
 mod qualify;
 mod shown;
 mod verify;

@@ -39,6 +39,11 @@ impl Shown {
         Self { stop, thread }
     }
 
+    /// Whether anybody sees it.
+    pub fn is_visible(&self) -> bool {
+        self.thread.is_some()
+    }
+
     /// Takes it away.
     pub fn end(self) {
         self.stop.store(true, Ordering::Relaxed);

@@ -1,42 +1,56 @@
-//! `kaas-engine verify`: arguments, progress on a terminal, the report, the exit code.
+//! `kaas-engine verify`: arguments, the report, the repair if one was asked for, the exit code.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, verify};
-use kaas_substrate::recognise::open_to_read;
+use kaas_engine::leadership::Claimant;
+use kaas_engine::verify::repair::{Mode, repair};
+use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, render_repairs, verify};
+use kaas_substrate::recognise::{self, Choice, OpenError, open_to_read};
 use kaas_substrate::{ErrorClass, Mounted, Substrate};
 
-use crate::{COULD_NOT_RUN, FOUND, complain};
-
-/// How often the progress is shown anew.
-const TICK: Duration = Duration::from_millis(100);
+use crate::{COULD_NOT_RUN, FOUND, complain, progress};
 
 /// Checks that everything in a directory is as it should be: records, manifests, indexes, fences, and all else.
 ///
-/// Reads only, and may run beside a live broker. Exits with 0 if nothing is wrong, 1 if there are warnings or errors, 2
-/// if it could not run.
+/// Reads only, unless asked to repair, and may run beside a live broker.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   kaas-engine verify /data
   kaas-engine verify /data/topics/orders /data/topics/payments/3
   kaas-engine verify --json /data | jq '.findings[] | select(.severity == \"error\") | .file'
+  kaas-engine verify --dry-run /data        # what a repair would do
+  kaas-engine verify --repair /data/topics/orders/0
+
+A repair keeps every record that can be read. It claims the next epoch of each partition in which it has found
+something, so a broker that leads it is fenced out, and leads it again at a higher epoch. What cannot be read, and what
+does not belong there, goes to quarantine/ in the partition's directory. It can be cut off and started again.
+
+Exit codes: 0 nothing is wrong (any more), and nothing was lost; 1 there are warnings or errors, or offsets were lost in
+this repair; 2 it could not run.
 
 The JSON object has: format (1), verdict (clean or findings), topics, partitions, slots, segments, batches, records,
 bytes, errors, warnings, infos, elapsed_ms, and findings: objects with severity, code, file, position and offset
-where there is one, problem, meaning, action.")]
+where there is one, problem, meaning, action. With --repair and --dry-run also repairs: objects with directory, outcome
+(repaired, would-repair, refused), reason, steps, lost, unknown.")]
 pub struct VerifyArgs {
     /// Directories: partitions, topics, the directory of topics, slots, whole data directories
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
+    /// Repair the partitions in which something is wrong; asks before it does
+    #[arg(long)]
+    repair: bool,
+    /// Show what a repair would do; nothing is written
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+    /// Do not ask before a repair
+    #[arg(long, requires = "repair")]
+    yes: bool,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -51,55 +65,154 @@ pub struct VerifyArgs {
     producer_id_expiration_ms: i64,
 }
 
+/// A directory that is looked at.
+struct Target {
+    substrate: Arc<dyn Substrate>,
+    dir: PathBuf,
+    report: Report,
+}
+
 /// Runs the command.
 pub fn run(args: &VerifyArgs) -> ExitCode {
+    match outcome(args) {
+        Ok(code) => code,
+        Err((problem, hint)) => {
+            complain(&problem, hint);
+            ExitCode::from(COULD_NOT_RUN)
+        }
+    }
+}
+
+type Problem = (String, Option<&'static str>);
+
+fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
+    if args.repair && !args.yes && !args.dry_run && !can_ask() {
+        let hint = "there is no terminal to ask on: say --yes, or look with --dry-run first";
+        return Err(("a repair must be confirmed".to_owned(), Some(hint)));
+    }
     let options = Options {
         threads: usize::from(args.threads),
         producer_id_expiration_ms: args.producer_id_expiration_ms,
         ..Options::default()
     };
     let began = Instant::now();
-    let mut report = Report::default();
+    let mut targets = Vec::new();
     for dir in &args.dirs {
-        match run_one(dir, &options) {
-            Ok(found) => report.merge(found),
-            Err(error) => {
-                complain(&format!("{}: {error}", dir.display()), Some(hint(&error)));
-                return ExitCode::from(COULD_NOT_RUN);
-            }
+        targets.push(look(dir, &options)?);
+    }
+    let bad = targets.iter().any(|target| !target.report.is_clean());
+    if bad && args.dry_run {
+        for target in &mut targets {
+            target.report.repairs = repair_one(target, &options, &Mode::DryRun);
+        }
+    } else if bad && args.repair {
+        for target in &targets {
+            check_mount(target.substrate.root())?;
+        }
+        if !args.yes && !is_confirmed(&targets, args, began.elapsed()) {
+            return Err(("nothing was changed".to_owned(), None));
+        }
+        for target in &mut targets {
+            let repairs = repair_one(target, &options, &Mode::Repair(claimant()));
+            // What is there now is what counts.
+            target.report = look_again(target, &options)?;
+            target.report.repairs = repairs;
         }
     }
-    let elapsed = began.elapsed();
+    let mut report = Report::default();
+    for Target { substrate, report: found, .. } in targets {
+        report.merge(found.below(substrate.root()));
+    }
+    show(args, &report, began.elapsed())
+}
+
+fn show(args: &VerifyArgs, report: &Report, elapsed: Duration) -> Result<ExitCode, Problem> {
     let text = if args.json {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        match report.to_json(elapsed_ms) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                complain(&error.to_string(), None);
-                return ExitCode::from(COULD_NOT_RUN);
-            }
-        }
+        report.to_json(elapsed_ms).map_err(|error| (error.to_string(), None))? + "\n"
     } else {
-        render(&report, elapsed, args.all)
+        render_repairs(&report.repairs) + &render(report, elapsed, args.all)
     };
+    let lost = args.repair && !args.dry_run && report.lost_offsets() > 0;
     match io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever read our output has seen enough (`| head`).
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&format!("cannot write the report: {error}"), None);
-            ExitCode::from(COULD_NOT_RUN)
+            Err((format!("cannot write the report: {error}"), None))
         }
-        _ if report.is_clean() => ExitCode::SUCCESS,
-        _ => ExitCode::from(FOUND),
+        _ if report.is_clean() && !lost => Ok(ExitCode::SUCCESS),
+        _ => Ok(ExitCode::from(FOUND)),
     }
 }
 
-fn run_one(dir: &Path, options: &Options) -> Result<Report, VerifyError> {
-    let (substrate, target) = open(dir)?;
+fn look(dir: &Path, options: &Options) -> Result<Target, Problem> {
+    let problem = |error: VerifyError| (format!("{}: {error}", dir.display()), Some(hint(&error)));
+    let (substrate, dir) = open(dir).map_err(problem)?;
+    let mut target = Target { substrate: Arc::new(substrate), dir, report: Report::default() };
+    target.report = look_again(&target, options)?;
+    Ok(target)
+}
+
+fn look_again(target: &Target, options: &Options) -> Result<Report, Problem> {
     let progress = Arc::new(Progress::default());
-    let shown = Shown::begin(&progress);
-    let report = verify(&substrate, &target, options, &progress);
+    let shown = progress::show("looking", &progress);
+    let options = Options { measure: shown.is_visible(), ..options.clone() };
+    let report = verify(target.substrate.as_ref(), &target.dir, &options, &progress);
     shown.end();
-    Ok(report?.below(substrate.root()))
+    report.map_err(|error| {
+        let dir = target.substrate.root().join(&target.dir);
+        (format!("{}: {error}", dir.display()), Some(hint(&error)))
+    })
+}
+
+fn repair_one(target: &Target, options: &Options, mode: &Mode) -> Vec<kaas_engine::verify::repair::Repaired> {
+    let progress = Arc::new(Progress::default());
+    let shown = progress::show("repairing", &progress);
+    let repairs = repair(&target.substrate, &target.report, options, mode, &progress);
+    shown.end();
+    repairs
+}
+
+/// A mount that a broker refuses to write on, a repair refuses too.
+fn check_mount(root: &Path) -> Result<(), Problem> {
+    match recognise::open(root, Choice::default()) {
+        Err(error @ OpenError::Refused { .. }) => Err((error.to_string(), None)),
+        _ => Ok(()),
+    }
+}
+
+/// Who claims what is repaired: no broker, and another one each time.
+fn claimant() -> Claimant {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let incarnation = format!("kaas-engine-repair-{}-{now}", std::process::id());
+    Claimant { broker_id: -1, incarnation, assignment_version: 0 }
+}
+
+fn can_ask() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// Shows what was found, says what will happen, and asks.
+fn is_confirmed(targets: &[Target], args: &VerifyArgs, elapsed: Duration) -> bool {
+    let mut err = io::stderr().lock();
+    let partitions: usize = targets.iter().map(|target| target.report.partitions_to_repair()).sum();
+    for target in targets {
+        let text = render(&target.report.clone().below(target.substrate.root()), elapsed, args.all);
+        if err.write_all(text.as_bytes()).is_err() {
+            return false;
+        }
+    }
+    let asked = write!(
+        err,
+        "\nThe repair claims the next epoch of {partitions} partition(s). A broker that leads one of them now is fenced out:\n\
+         it acknowledges nothing more there until it has opened the partition again, which it does by itself.\n\
+         --dry-run shows each step. Copy the directories first if you can.\n\
+         Go on? [y/N] "
+    );
+    if asked.and_then(|()| err.flush()).is_err() {
+        return false;
+    }
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
 /// The directory above `dir` as a volume, since what surrounds a partition says what is expected of it; or `dir`
@@ -125,44 +238,4 @@ fn hint(error: &VerifyError) -> &'static str {
             "name a data directory (it holds topics/), a topic, or a partition (it holds partition.json)"
         }
     }
-}
-
-/// The progress bar, on a thread of its own; nothing without a terminal.
-struct Shown {
-    stop: Arc<AtomicBool>,
-    thread: Option<thread::JoinHandle<()>>,
-}
-
-impl Shown {
-    fn begin(progress: &Arc<Progress>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (progress, stopped) = (Arc::clone(progress), Arc::clone(&stop));
-        let thread = io::stderr().is_terminal().then(|| thread::spawn(move || show(&progress, &stopped)));
-        Self { stop, thread }
-    }
-
-    fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread {
-            // It only draws; what went wrong there is of no concern.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn show(progress: &Progress, stopped: &AtomicBool) {
-    let template = "{spinner} {wide_bar} {pos}/{len} directories  {msg}  {elapsed}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr()).with_style(style);
-    let began = Instant::now();
-    while !stopped.load(Ordering::Relaxed) {
-        let bytes = progress.bytes.load(Ordering::Relaxed);
-        bar.set_length(progress.directories_total.load(Ordering::Relaxed));
-        bar.set_position(progress.directories.load(Ordering::Relaxed));
-        let rate = bytes / u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1) / 1000;
-        bar.set_message(format!("{}  {rate} MB/s", indicatif::HumanBytes(bytes)));
-        bar.tick();
-        thread::sleep(TICK);
-    }
-    bar.finish_and_clear();
 }

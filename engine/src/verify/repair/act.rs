@@ -1,0 +1,202 @@
+//! Carrying a plan out, as the leader that the repair has become.
+//!
+//! # The order, and a crash at any step
+//!
+//! 1. What is taken out of the way is copied to `quarantine/`.
+//! 2. Segments that are written anew, index files, the producer snapshot, `partition.json`: each durable before the next step.
+//! 3. The manifest: from here on it says what counts. Until then nothing of what counted has been changed.
+//! 4. The fence: if somebody has claimed a higher epoch meanwhile, the repair ends here.
+//! 5. What is not needed any more is removed.
+//!
+//! Each step may be done twice. A crash leaves copies, and files of an epoch without a manifest, which nobody counts;
+//! the next repair does everything again.
+
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+
+use kaas_substrate::{OpenMode, Substrate, write_small};
+
+use super::super::view::{View, log_path};
+use super::layout::Rewritten;
+use super::plan::{Plan, Reindexed};
+use super::quarantine;
+use crate::batch::HEADER_BYTES;
+use crate::error::EngineError;
+use crate::identity::{self, PARTITION_FILE};
+use crate::index::TxnIndex;
+use crate::leadership::{Leadership, Standing, fill_gaps};
+use crate::log::indexes::LogIndexes;
+use crate::log::scan::{BatchScanner, Check, Scanned};
+use crate::log::segment::replace_index_files;
+use crate::log::{SegmentFile, SegmentName};
+use crate::manifest::versioned::{self, FileVersion};
+use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE, SegmentEntry};
+use crate::settings::LogConfig;
+
+/// Bytes that are copied at once.
+const COPY_BYTES: usize = 1 << 20;
+
+/// Carries out `plan` in `dir`. On return everything is durable, and the partition may be led by the next epoch. Blocks.
+pub(super) fn act(
+    substrate: &Arc<dyn Substrate>,
+    dir: &Path,
+    view: &View,
+    plan: &mut Plan,
+    leadership: &Leadership,
+) -> Result<(), EngineError> {
+    let volume = substrate.as_ref();
+    if plan.fill_fence {
+        fill_gaps(volume, dir, plan.epoch)?;
+    }
+    for quarantined in &plan.quarantine {
+        quarantine::copy(volume, dir, quarantined)?;
+    }
+    for segment in &plan.salvage.segments {
+        if segment.exists && segment.source.entry.is_none() {
+            // Nobody has pinned it: its leader may have died before it was durable.
+            volume.make_durable(&log_path(dir, segment.source.name), u64::MAX)?;
+        }
+    }
+    for rewritten in &plan.rewritten {
+        write_segment(volume, dir, rewritten)?;
+    }
+    volume.sync_dir(dir)?;
+    for reindexed in plan.reindexed.clone() {
+        let lengths = build_indexes(volume, dir, plan, reindexed)?;
+        if let Some(entry) = plan.manifest.segments.get_mut(reindexed.at) {
+            entry.indexes = Some(lengths);
+        }
+    }
+    let version = FileVersion { epoch: plan.epoch, number: 1 };
+    if let Some(bytes) = &plan.producers {
+        versioned::write_bytes(volume, dir, PRODUCER_STATE, version, bytes)?;
+    }
+    if let Some(identity) = &plan.identity {
+        let path = dir.join(PARTITION_FILE);
+        write_small(volume, &path, &identity::encode(&path, identity)?)?;
+    }
+    versioned::write(volume, dir, MANIFEST, version, &plan.manifest)?;
+    match leadership.standing() {
+        Standing::Leading => {}
+        Standing::Deposed { by } => return Err(EngineError::Deposed { by }),
+        Standing::Unknown(error) => {
+            return Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") });
+        }
+    }
+    for path in plan.unneeded(dir, view) {
+        match volume.remove_file(&path) {
+            Err(error) if !error.is_not_found() => return Err(error.into()),
+            _ => {}
+        }
+    }
+    for kind in [MANIFEST, CHECKPOINT, PRODUCER_STATE] {
+        versioned::remove_below(volume, dir, kind, version)?;
+    }
+    leadership.collect_old_claims()?;
+    Ok(volume.sync_dir(dir)?)
+}
+
+/// Writes what can be read of one segment as another one. Durable on return but for its name.
+fn write_segment(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    rewritten: &Rewritten,
+) -> Result<(), kaas_substrate::Error> {
+    let from = substrate.open(&log_path(dir, rewritten.from), OpenMode::ReadUncached)?;
+    let to = substrate.open(&log_path(dir, rewritten.to), OpenMode::CreateNew)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut written = 0;
+    for run in &rewritten.runs {
+        let (mut at, end) = (run.position, run.position + run.bytes);
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+            let Some(piece) = buffer.get_mut(..want) else { break };
+            let read = from.read_at(piece, at)?;
+            let Some(piece) = piece.get_mut(..read).filter(|piece| !piece.is_empty()) else { break };
+            if run.restamped && at == run.position && piece.len() >= HEADER_BYTES {
+                let epoch = run.leader_epochs.first().map_or(0, |from| from.epoch);
+                stamp(piece, run.base_offset.0, epoch);
+            }
+            to.write_all_at(&[IoSlice::new(piece)], written)?;
+            (at, written) = (at + read as u64, written + read as u64);
+        }
+    }
+    to.sync_data()
+}
+
+/// Puts a base offset and a leader epoch into a batch's header.
+fn stamp(batch: &mut [u8], base_offset: i64, epoch: u32) {
+    let fields =
+        base_offset.to_be_bytes().into_iter().zip(0..).chain(epoch.to_be_bytes().into_iter().zip(12..));
+    for (byte, at) in fields {
+        if let Some(place) = batch.get_mut::<usize>(at) {
+            *place = byte;
+        }
+    }
+}
+
+/// Builds the index files of the segment at a place of the new manifest from its log.
+fn build_indexes(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    plan: &Plan,
+    reindexed: Reindexed,
+) -> Result<IndexLengths, EngineError> {
+    let entry = plan.manifest.segments.get(reindexed.at);
+    let Some((entry, name)) = entry.and_then(|entry| Some((entry, entry.name()?))) else {
+        return Ok(IndexLengths::default());
+    };
+    let SegmentName { base_offset, .. } = name;
+    let path = name.path(dir, SegmentFile::Log);
+    let file = substrate.open(&path, OpenMode::ReadUncached)?;
+    let mut indexes = LogIndexes::new(base_offset, LogConfig::default().index_interval_bytes);
+    let mut scanner = BatchScanner::new(&*file, 0, entry.bytes, Check::Headers);
+    let aborted = &plan.salvage.aborted;
+    loop {
+        match scanner.next()? {
+            Scanned::Batch { position, header } => {
+                indexes.append(&header, position);
+                if let Ok(found) =
+                    aborted.binary_search_by_key(&header.base_offset, |ended| ended.last_offset)
+                    && let Some(ended) = aborted.get(found).filter(|_| header.is_control())
+                {
+                    indexes.append_aborted(ended);
+                }
+            }
+            Scanned::End => break,
+            Scanned::Torn { position, reason } => {
+                return Err(EngineError::Damaged { path, reason: format!("at byte {position}: {reason}") });
+            }
+        }
+    }
+    indexes.finish();
+    let mut images = indexes.images();
+    let known = reindexed.txn_index.and_then(|(from, bytes)| txn_index(substrate, dir, from, bytes));
+    if let Some(known) = known {
+        images.txn = within(&known, entry).as_bytes().to_vec();
+    }
+    Ok(replace_index_files(substrate, name, dir, &images)?)
+}
+
+/// A transaction index that was found in order.
+fn txn_index(substrate: &dyn Substrate, dir: &Path, name: SegmentName, bytes: u64) -> Option<TxnIndex> {
+    if bytes == 0 {
+        return Some(TxnIndex::new());
+    }
+    let file = substrate.open(&name.path(dir, SegmentFile::TxnIndex), OpenMode::ReadUncached).ok()?;
+    let mut image = vec![0; usize::try_from(bytes.min(file.length().ok()?)).ok()?];
+    let read = file.read_at(&mut image, 0).ok()?;
+    TxnIndex::from_bytes(name.base_offset, image.get(..read)?).ok()
+}
+
+/// The transactions that end in a segment.
+fn within(known: &TxnIndex, entry: &SegmentEntry) -> TxnIndex {
+    let mut index = TxnIndex::new();
+    let here = entry.base_offset..entry.end_offset;
+    for aborted in known.iter().filter(|aborted| here.contains(&aborted.last_offset.0)) {
+        // They are in order, as they were.
+        let _ = index.append(&aborted);
+    }
+    index
+}

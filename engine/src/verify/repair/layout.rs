@@ -1,0 +1,135 @@
+//! How the batches that can be read become segments of the new manifest: what stays in its file, and what is written anew.
+
+use super::salvage::{Run, Salvage, Salvaged};
+use crate::log::SegmentName;
+use crate::manifest::{LeaderEpoch, SegmentEntry};
+use crate::types::{Epoch, Offset, Timestamp};
+
+/// A segment that is written anew, from what of another one can be read.
+#[derive(Debug)]
+pub(super) struct Rewritten {
+    pub(super) from: SegmentName,
+    pub(super) to: SegmentName,
+    pub(super) runs: Vec<Run>,
+}
+
+/// The segments of the new manifest.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// In order.
+    pub(super) entries: Vec<SegmentEntry>,
+    /// For each of them the segment that its batches stand in now.
+    pub(super) from: Vec<SegmentName>,
+    /// Those of them that are written anew.
+    pub(super) rewritten: Vec<Rewritten>,
+}
+
+/// Lays out what can be read for a manifest of `epoch`. If `adopts` is false, what no manifest has pinned is written anew.
+pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
+    let placed = place(salvage, adopts);
+    let mut layout = Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new() };
+    let mut generation = 0;
+    for here in &placed {
+        let name = here.salvaged.source.name;
+        if let Some(run) = here.in_place {
+            let mut kept = entry(name, &[run]);
+            // Of index files that are in order, and go as far, nothing is to be done.
+            let before = here.salvaged.source.entry.as_ref();
+            kept.indexes =
+                before.filter(|before| before.bytes == kept.bytes).and_then(|before| before.indexes);
+            layout.entries.push(kept);
+            layout.from.push(name);
+        }
+        if let Some(first) = here.anew.first() {
+            generation += 1;
+            let to = SegmentName { epoch, base_offset: first.base_offset, generation };
+            layout.entries.push(entry(to, &here.anew));
+            layout.from.push(name);
+            let runs = here.anew.iter().map(|run| (*run).clone()).collect();
+            layout.rewritten.push(Rewritten { from: name, to, runs });
+        }
+    }
+    layout
+}
+
+/// What of a source segment stays where it is, and what is written anew.
+struct Placed<'a> {
+    salvaged: &'a Salvaged,
+    in_place: Option<&'a Run>,
+    anew: Vec<&'a Run>,
+}
+
+/// Decides which batches stay where they are: the first ones of their file, if offsets are missing behind them
+/// only in front of a rewritten segment. Everything else is written anew.
+fn place(salvage: &Salvage, adopts: bool) -> Vec<Placed<'_>> {
+    let mut placed: Vec<_> = salvage
+        .segments
+        .iter()
+        .filter(|salvaged| !salvaged.runs.is_empty())
+        .map(|salvaged| {
+            let stays = |run: &&Run| {
+                let at_base = run.base_offset == salvaged.source.name.base_offset
+                    || salvaged.source.name.is_rewritten();
+                let pinned = salvaged.source.entry.is_some() || adopts;
+                run.position == 0 && !run.restamped && at_base && pinned
+            };
+            let in_place = salvaged.runs.first().filter(stays);
+            let anew = salvaged.runs.iter().skip(usize::from(in_place.is_some())).collect();
+            Placed { salvaged, in_place, anew }
+        })
+        .collect();
+    // From the last one on: whether something follows without a gap depends on what follows.
+    let mut following: Option<(Offset, bool)> = Some((salvage.next_offset, false));
+    let mut at = placed.len();
+    while let Some(index) = at.checked_sub(1) {
+        at = index;
+        let Some(here) = placed.get_mut(index) else { break };
+        let own = here.salvaged.source.name.is_rewritten();
+        if let Some(first) = here.anew.first() {
+            following = Some((first.base_offset, true));
+        }
+        if let Some(run) = here.in_place {
+            let may_follow =
+                following.is_none_or(|(offset, rewritten)| own || rewritten || offset == run.end_offset);
+            if may_follow {
+                following = Some((here.salvaged.source.name.base_offset, own));
+            } else {
+                here.in_place = None;
+                here.anew.insert(0, run);
+                following = Some((run.base_offset, true));
+            }
+        }
+    }
+    placed
+}
+
+/// What the manifest says of a segment of these batches.
+fn entry(name: SegmentName, runs: &[&Run]) -> SegmentEntry {
+    let mut entry = SegmentEntry {
+        epoch: name.epoch.get(),
+        base_offset: name.base_offset.0,
+        generation: name.generation,
+        end_offset: name.base_offset.0,
+        bytes: 0,
+        max_timestamp: Timestamp::NONE.0,
+        offset_of_max_timestamp: name.base_offset.0,
+        indexes: None,
+        leader_epochs: Vec::new(),
+    };
+    for run in runs {
+        entry.end_offset = run.end_offset.0;
+        entry.bytes += run.bytes;
+        if run.max_timestamp.0 > entry.max_timestamp {
+            entry.max_timestamp = run.max_timestamp.0;
+            entry.offset_of_max_timestamp = run.offset_of_max_timestamp.0;
+        }
+        for from in run.leader_epochs.iter().filter(|_| name.is_rewritten()) {
+            let start_offset =
+                if entry.leader_epochs.is_empty() { name.base_offset.0 } else { from.start_offset };
+            if entry.leader_epochs.last().is_none_or(|last| last.epoch < from.epoch) {
+                entry.leader_epochs.push(LeaderEpoch { epoch: from.epoch, start_offset });
+            }
+        }
+    }
+    entry
+}

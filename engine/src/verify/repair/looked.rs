@@ -1,0 +1,215 @@
+//! What a partition's directory says that a repair goes by, beside the batches themselves.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use kaas_substrate::{EntryKind, OpenMode};
+
+use super::super::Context;
+use super::super::finding::{Finding, Kind};
+use super::super::producers::read_states;
+use super::super::view::{Read, View};
+use super::layout::Layout;
+use super::plan::Plan;
+use super::quarantine::Quarantined;
+use super::salvage::{KnownProducers, Salvage};
+use crate::log::{SegmentFile, SegmentName};
+use crate::manifest::versioned::FileVersion;
+use crate::manifest::{Checkpoint, IndexLengths, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::types::{Epoch, Offset};
+
+/// One look at a partition, and what was found.
+pub(super) struct Looked<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) dir: &'a Path,
+    pub(super) view: &'a View,
+    pub(super) findings: &'a [Finding],
+}
+
+impl Looked<'_> {
+    pub(super) fn has(&self, kind: Kind) -> bool {
+        self.findings.iter().any(|finding| finding.kind == kind)
+    }
+
+    fn is_about(&self, path: &Path) -> bool {
+        self.findings.iter().any(|finding| finding.file == path && finding.kind != Kind::OrphanIndex)
+    }
+
+    /// The manifest, if there is one that does not contradict itself.
+    pub(super) fn manifest(&self) -> Option<&Manifest> {
+        self.view.manifest().filter(|_| !self.has(Kind::ManifestImpossible))
+    }
+
+    /// The checkpoint, if it is of the manifest's leader.
+    fn checkpoint(&self) -> Option<&Checkpoint> {
+        let Read::Found { content, .. } = &self.view.checkpoint else { return None };
+        self.manifest().is_none_or(|manifest| manifest.epoch == content.epoch).then_some(content)
+    }
+
+    /// An offset that was given out for certain: nothing else may ever stand below it.
+    pub(super) fn floor(&self) -> Offset {
+        let of_manifest = self.manifest().map_or(0, |manifest| {
+            manifest.next_offset.max(manifest.high_watermark).max(manifest.log_start_offset)
+        });
+        let of_checkpoint = self.checkpoint().filter(|_| !self.has(Kind::CheckpointWrong));
+        Offset(of_manifest.max(of_checkpoint.map_or(0, |checkpoint| checkpoint.offset)).max(0))
+    }
+
+    /// Where the log begins, if the manifest says it.
+    pub(super) fn log_start(&self) -> Option<Offset> {
+        self.manifest().map(|manifest| Offset(manifest.log_start_offset.max(0)))
+    }
+
+    /// The producer snapshots that the manifest and the checkpoint refer to, as far as nothing is wrong with them.
+    pub(super) fn known_producers(&self) -> Vec<KnownProducers> {
+        let of_manifest = self.manifest().and_then(|manifest| manifest.producer_state);
+        let of_checkpoint = self.checkpoint().filter(|_| self.manifest().is_some());
+        let of_checkpoint = of_checkpoint.and_then(|checkpoint| checkpoint.producer_state);
+        let known = |reference: ProducerStateRef| {
+            let epoch = Epoch::new(reference.epoch)?;
+            let path =
+                self.dir.join(PRODUCER_STATE.file_name(FileVersion { epoch, number: reference.number }));
+            let states = read_states(self.context.substrate, &path, reference.offset).ok()?;
+            (!self.is_about(&path)).then_some(KnownProducers { offset: Offset(reference.offset), states })
+        };
+        [of_manifest, of_checkpoint].into_iter().flatten().filter_map(known).collect()
+    }
+
+    /// What the manifest said of a segment.
+    fn entry(&self, name: SegmentName) -> Option<&SegmentEntry> {
+        let segments = self.view.manifest().map(|manifest| manifest.segments.as_slice()).unwrap_or_default();
+        segments.iter().find(|entry| entry.name() == Some(name))
+    }
+
+    /// The segments of a layout whose index files are missing, wrong, or of another extent.
+    pub(super) fn reindexed(&self, layout: &Layout) -> BTreeSet<usize> {
+        let is_wrong = |entry: &SegmentEntry| {
+            let Some(name) = entry.name() else { return false };
+            let same = self.entry(name).is_some_and(|before| before.indexes == entry.indexes);
+            let files = SegmentFile::ALL.into_iter().filter(|file| *file != SegmentFile::Log);
+            let about = files.map(|file| name.path(self.dir, file)).any(|path| self.is_about(&path));
+            about || (entry.indexes.is_none() && !same)
+        };
+        let wrong = layout.entries.iter().enumerate().filter(|(_, entry)| is_wrong(entry));
+        wrong.map(|(at, _)| at).collect()
+    }
+
+    /// Bytes of the segment's transaction index that are in order: it knows more than the batches that are left.
+    pub(super) fn txn_index_bytes(&self, name: SegmentName) -> Option<u64> {
+        let IndexLengths { txn_index_bytes, .. } = self.entry(name)?.indexes?;
+        (!self.is_about(&name.path(self.dir, SegmentFile::TxnIndex))).then_some(txn_index_bytes)
+    }
+
+    pub(super) fn new_manifest(
+        &self,
+        epoch: Epoch,
+        segments: Vec<SegmentEntry>,
+        next_offset: Offset,
+        producer_state: Option<ProducerStateRef>,
+    ) -> Manifest {
+        let before = self.view.manifest();
+        let first = segments.first().map_or(next_offset.0, |first| first.base_offset);
+        let said = before.map_or(first, |manifest| manifest.log_start_offset);
+        let log_start_offset = said.max(first).min(next_offset.0);
+        let high_watermark = segments.last().map_or(next_offset.0, |last| last.end_offset);
+        let first_dirty_offset = before.map_or(0, |manifest| manifest.first_dirty_offset);
+        Manifest {
+            epoch: epoch.get(),
+            log_start_offset,
+            high_watermark: high_watermark.max(log_start_offset),
+            next_offset: next_offset.0,
+            released: true,
+            segments,
+            producer_state,
+            first_dirty_offset: first_dirty_offset.clamp(0, next_offset.0),
+        }
+    }
+
+    /// What is kept of what does not count any more, and of what is in the way.
+    pub(super) fn quarantined(&self, salvage: &Salvage) -> Result<Vec<Quarantined>, kaas_substrate::Error> {
+        let substrate = self.context.substrate;
+        let mut found = Vec::new();
+        for salvaged in &salvage.segments {
+            let name = format!("{}.log", salvaged.source.name);
+            let part = |(from, to): &(u64, u64)| Quarantined::part(name.clone(), *from, *to);
+            found.extend(salvaged.damaged.iter().map(part));
+        }
+        let entries = substrate.list(self.dir)?;
+        let is_file =
+            |name: &str| entries.iter().any(|entry| entry.kind == EntryKind::File && entry.name == name);
+        for finding in self.findings.iter().filter(|finding| finding.file.parent() == Some(self.dir)) {
+            let name = finding.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if is_file(name) && is_put_aside(finding.kind) {
+                // Everything else is removed by whoever leads, or written anew.
+                found.push(Quarantined::whole(name.to_owned(), finding.kind == Kind::UnknownFile));
+            }
+        }
+        // Segments that a damaged manifest may have counted, and that their names do not.
+        let used: BTreeSet<_> = salvage.segments.iter().map(|salvaged| salvaged.source.name).collect();
+        let uncertain = self.manifest().is_none();
+        let unused = self.view.names.logs.iter().filter(|name| uncertain && !used.contains(name));
+        found.extend(unused.map(|name| Quarantined::whole(format!("{name}.log"), false)));
+        found.sort();
+        found.dedup();
+        // Nothing is kept of nothing.
+        let length = |name: &str| {
+            substrate.open(&self.dir.join(name), OpenMode::ReadUncached).and_then(|file| file.length())
+        };
+        found.retain(|moved| {
+            moved.part.is_some() || moved.remove || length(&moved.name).is_ok_and(|bytes| bytes > 0)
+        });
+        Ok(found)
+    }
+
+    /// What a person must know that the repair cannot bring back.
+    pub(super) fn unknown(&self, plan: &Plan) -> Vec<String> {
+        let mut unknown = Vec::new();
+        let uncertain = self.manifest().is_none() && !self.view.names.logs.is_empty();
+        if uncertain {
+            unknown.push(
+                "which bytes counted: the manifest is gone, so the segments' names decided; records that were deleted, \
+                 or never acknowledged, may be back"
+                    .to_owned(),
+            );
+        }
+        if self.has(Kind::SegmentWithoutManifest) {
+            unknown.push("where the later leader's log began, other than by its segments' names".to_owned());
+        }
+        let rebuilt = [Kind::SnapshotMissing, Kind::SnapshotDamaged, Kind::SnapshotDiffers];
+        let rebuilt = rebuilt.into_iter().any(|kind| self.has(kind));
+        let doubtful = uncertain || !plan.salvage.lost.is_empty();
+        if rebuilt || (doubtful && plan.producers.is_some()) {
+            let start = plan.manifest.log_start_offset;
+            unknown.push(match plan.salvage.producers_from {
+                Some(from) => format!("retries of batches that were lost from offset {from} on; all earlier ones are known"),
+                None => format!(
+                    "retries of batches that were lost, or deleted below offset {start}: they would be taken for new ones"
+                ),
+            });
+        }
+        unknown
+    }
+}
+
+/// Whether a copy is kept of a file with such a finding, before it is written anew or removed.
+fn is_put_aside(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::UnknownFile
+            | Kind::ManifestDamaged
+            | Kind::ManifestImpossible
+            | Kind::CheckpointDamaged
+            | Kind::CheckpointWrong
+            | Kind::CheckpointUnused
+            | Kind::SnapshotDamaged
+            | Kind::SnapshotDiffers
+            | Kind::ClaimDamaged
+            | Kind::ClaimDisagrees
+            | Kind::FenceDamaged
+            | Kind::FenceRecordDamaged
+            | Kind::FenceGap
+            | Kind::FenceBehind
+            | Kind::IdentityDamaged
+            | Kind::SegmentBehindRelease
+    )
+}

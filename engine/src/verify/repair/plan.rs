@@ -1,0 +1,209 @@
+//! What a repair does about what was found: worked out from what can be read, before anything is written.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use kaas_substrate::Adoption;
+
+use super::super::Options;
+use super::super::finding::{Finding, Kind};
+use super::super::identity::Expected;
+use super::super::view::View;
+use super::layout::{Layout, Rewritten, lay_out};
+use super::looked::Looked;
+use super::quarantine::Quarantined;
+use super::salvage::{Lost, Salvage, salvage, sources};
+use crate::identity::{Identity, PARTITION_FILE};
+use crate::log::{SegmentFile, SegmentName};
+use crate::manifest::versioned::FileVersion;
+use crate::manifest::{CHECKPOINT, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::types::Epoch;
+
+/// A segment whose index files are built anew.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reindexed {
+    /// Its place in the manifest.
+    pub(super) at: usize,
+    /// A transaction index that has what it needs: of which segment, and how many bytes of it.
+    pub(super) txn_index: Option<(SegmentName, u64)>,
+}
+
+/// What a repair does to one partition.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) epoch: Epoch,
+    pub(super) quarantine: Vec<Quarantined>,
+    pub(super) rewritten: Vec<Rewritten>,
+    pub(super) reindexed: Vec<Reindexed>,
+    pub(super) manifest: Manifest,
+    /// The bytes of the producer snapshot that the manifest refers to; `None`: there are no producers.
+    pub(super) producers: Option<Vec<u8>>,
+    pub(super) identity: Option<Identity>,
+    /// Fence records are missing below claimed ones.
+    pub(super) fill_fence: bool,
+    pub(super) salvage: Salvage,
+    /// What cannot be known any more.
+    pub(super) unknown: Vec<String>,
+}
+
+/// Findings about which a repair does nothing, since nothing can be known, and the partition must be left as it is.
+pub(super) fn refusal(findings: &[Finding], expected: &Expected) -> Option<String> {
+    let blocks = |finding: &&Finding| match finding.kind {
+        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory | Kind::FenceMissing => true,
+        Kind::IdentityMissing | Kind::IdentityDamaged => identity_of(expected).is_none(),
+        _ => false,
+    };
+    let finding = findings.iter().find(blocks)?;
+    Some(format!("{}: {}. {}", finding.kind.code(), finding.problem, finding.action))
+}
+
+/// The identity that the directories around say a partition has.
+fn identity_of(expected: &Expected) -> Option<Identity> {
+    let (topic, topic_id) = (expected.topic.clone()?, expected.topic_id?);
+    Some(Identity { topic, partition: expected.partition?, topic_id })
+}
+
+/// Whether a repair can do anything about a finding.
+pub(super) fn is_repairable(kind: Kind) -> bool {
+    !matches!(
+        kind,
+        Kind::NewerFormat
+            | Kind::Unreadable
+            | Kind::ForeignDirectory
+            | Kind::FenceMissing
+            | Kind::NotShown
+            | Kind::InProgress
+    )
+}
+
+/// Reads the partition and works out how to repair it at `epoch`. Blocks.
+pub(super) fn plan(
+    looked: &Looked<'_>,
+    expected: &Expected,
+    epoch: Epoch,
+) -> Result<Plan, kaas_substrate::Error> {
+    let Looked { context, dir, view, .. } = *looked;
+    let sources = sources(view, looked.manifest());
+    let salvage =
+        salvage(context, dir, sources, looked.known_producers(), looked.log_start(), looked.floor())?;
+    // Where a sync from here does not make another's bytes durable, what no manifest has pinned is written anew.
+    let adopts = context.substrate.adoption() == Adoption::Sync;
+    let layout = lay_out(&salvage, epoch, adopts);
+    let reindexed = looked.reindexed(&layout);
+    let reindexed = reindexed.into_iter().map(|at| {
+        let from = layout.from.get(at).copied();
+        let txn_index = from.and_then(|from| Some((from, looked.txn_index_bytes(from)?)));
+        Reindexed { at, txn_index }
+    });
+    let reindexed = reindexed.collect();
+    let Layout { entries, rewritten, .. } = layout;
+    let (producers, producer_state) = producers(context.options, &salvage, epoch);
+    let identity_is_wrong = looked.has(Kind::IdentityMissing) || looked.has(Kind::IdentityDamaged);
+    let mut plan = Plan {
+        epoch,
+        quarantine: looked.quarantined(&salvage)?,
+        rewritten,
+        reindexed,
+        manifest: looked.new_manifest(epoch, entries, salvage.next_offset, producer_state),
+        producers,
+        identity: identity_of(expected).filter(|_| identity_is_wrong),
+        fill_fence: [Kind::FenceGap, Kind::FenceBehind, Kind::FenceRecordDamaged, Kind::FenceDamaged]
+            .into_iter()
+            .any(|kind| looked.has(kind)),
+        salvage,
+        unknown: Vec::new(),
+    };
+    plan.unknown = looked.unknown(&plan);
+    Ok(plan)
+}
+
+/// The producers at the end of the log: the snapshot's bytes, and how the manifest refers to it.
+fn producers(
+    options: &Options,
+    salvage: &Salvage,
+    epoch: Epoch,
+) -> (Option<Vec<u8>>, Option<ProducerStateRef>) {
+    let mut states = salvage.producers.clone();
+    states.expire(options.now, options.producer_id_expiration_ms);
+    states.advance_to(salvage.next_offset);
+    if states.is_empty() {
+        return (None, None);
+    }
+    let offset = states.end_offset().0;
+    (Some(states.to_snapshot()), Some(ProducerStateRef { epoch: epoch.get(), number: 1, offset }))
+}
+
+impl Plan {
+    /// The steps, for people, in the order in which they are taken.
+    pub(super) fn steps(&self) -> Vec<String> {
+        let mut steps = vec![format!("claim epoch {}: whoever leads now is fenced out", self.epoch)];
+        if self.fill_fence {
+            steps.push("fill what is missing or damaged in the fence".to_owned());
+        }
+        for Quarantined { name, part, remove } in &self.quarantine {
+            let verb = if *remove { "move" } else { "copy" };
+            steps.push(match part {
+                Some((from, to)) => format!("copy bytes {from} to {to} of {name} to quarantine/"),
+                None => format!("{verb} {name} to quarantine/"),
+            });
+        }
+        for Rewritten { from, to, runs } in &self.rewritten {
+            let (Some(first), Some(last)) = (runs.first(), runs.last()) else { continue };
+            let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
+            let stamped = runs.iter().filter(|run| run.restamped).count();
+            let mut step = format!(
+                "write {to}.log: {bytes} bytes of {from}.log with offsets {} to {}",
+                first.base_offset,
+                last.end_offset.plus(-1)
+            );
+            if stamped > 0 {
+                step.push_str(&format!(
+                    "; {stamped} of its batches get the offset and leader epoch back that they had"
+                ));
+            }
+            steps.push(step);
+        }
+        for entry in self.reindexed.iter().filter_map(|indexed| self.manifest.segments.get(indexed.at)) {
+            if let Some(name) = entry.name() {
+                steps.push(format!("build the indexes of {name} from its log"));
+            }
+        }
+        if let Some(producer_state) = self.manifest.producer_state
+            && let Some(epoch) = Epoch::new(producer_state.epoch)
+        {
+            let version = FileVersion { epoch, number: producer_state.number };
+            steps.push(format!("write {}", PRODUCER_STATE.file_name(version)));
+        }
+        if self.identity.is_some() {
+            steps.push(format!("write {PARTITION_FILE} as the directories around say"));
+        }
+        let Manifest { log_start_offset, next_offset, segments, .. } = &self.manifest;
+        steps.push(format!(
+            "write {}: {} segments, offsets {log_start_offset} to {next_offset}",
+            MANIFEST.file_name(FileVersion { epoch: self.epoch, number: 1 }),
+            segments.len()
+        ));
+        steps
+    }
+
+    /// Files that no later leader needs once the new manifest holds.
+    pub(super) fn unneeded(&self, dir: &Path, view: &View) -> Vec<PathBuf> {
+        let kept: BTreeSet<_> = self.manifest.segments.iter().filter_map(SegmentEntry::name).collect();
+        let moved = self
+            .quarantine
+            .iter()
+            .filter(|quarantined| quarantined.remove)
+            .map(|moved| dir.join(&moved.name));
+        let salvaged = self.salvage.segments.iter().filter(|salvaged| salvaged.exists);
+        let replaced = salvaged.map(|salvaged| salvaged.source.name).filter(|name| !kept.contains(name));
+        let replaced = replaced.flat_map(|name| SegmentFile::ALL.map(|file| name.path(dir, file)));
+        let checkpoints =
+            view.names.checkpoints.iter().map(|version| dir.join(CHECKPOINT.file_name(*version)));
+        moved.chain(replaced).chain(checkpoints).collect()
+    }
+
+    /// The offsets that are lost with this repair.
+    pub(super) fn lost(&self) -> Vec<Lost> {
+        self.salvage.lost.clone()
+    }
+}
