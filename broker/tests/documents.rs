@@ -294,7 +294,7 @@ fn findings() {
         let kinds = Kind::ALL.iter().filter(|kind| kind.severity() == severity);
         let rows =
             kinds.map(|kind| vec![code(&kind.code()), kind.meaning().to_owned(), kind.action().to_owned()]);
-        check("operating/README.md", name, &table(&["code", "means", "to do"], rows));
+        check("operating/verify.md", name, &table(&["code", "means", "to do"], rows));
     }
 }
 

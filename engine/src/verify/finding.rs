@@ -65,37 +65,37 @@ kinds! {
     // Records.
     DamagedBatch Error
         "Records that count cannot be read; consumers that reach these offsets get an error."
-        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+        "Copy the directory; restore the file from a backup or snapshot of the volume, or repair: all but these offsets is kept.";
     OutOfSequence Error
         "A batch stands where its offset or leader epoch does not belong; offsets here cannot be trusted."
-        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+        "Copy the directory; repair: where the batches around leave no choice, the batch gets its offset and epoch back.";
     ShortSegment Error
         "Committed records at the end of the segment are gone."
-        "Look for the cause on the volume (it cut off synced bytes); restore the file from a backup or snapshot.";
+        "Look for the cause on the volume (it cut off synced bytes); restore the file, or repair: what is left is kept.";
     MissingSegment Error
         "All records of the segment are gone, and the partition cannot be opened."
-        "Restore the file from a backup or snapshot of the volume.";
+        "Restore the file from a backup or snapshot of the volume, or repair: the other segments are kept.";
     WrongEnd Error
         "The manifest and the segment disagree about where the segment ends; the records around it are in doubt."
-        "Copy the directory before anything else, then restore the file from a backup or snapshot of the volume.";
+        "Copy the directory; restore the manifest or the segment, or repair: the segment's batches decide.";
     DamagedTail Error
         "The next leader ends the log here and drops whole batches behind it, which may have been acknowledged."
-        "Keep the partition closed; copy the directory; restore the segment from a backup or snapshot.";
+        "Keep the partition closed; copy the directory; restore the segment, or repair: the batches behind are kept.";
     CommittedRecordsMissing Error
         "Records that were committed are not there any more."
-        "Look for the cause on the volume (it lost synced bytes); restore the files from a backup or snapshot.";
+        "Look for the cause on the volume (it lost synced bytes); restore the files, or repair: their offsets are not used again.";
     SegmentsDoNotFollow Error
         "The segments leave a gap or overlap, and the partition cannot be opened."
-        "Find out which segment is missing or foreign; restore the directory from a backup or snapshot.";
+        "Find out which segment is missing or foreign; restore the directory, or repair: what follows is kept.";
     SegmentWithoutManifest Error
         "The leader that wrote the segment also wrote a manifest, which is gone; the partition cannot be opened."
-        "Restore the manifest from a backup or snapshot of the volume.";
+        "Restore the manifest from a backup or snapshot, or repair: the segments' names decide.";
     TornTail Warning
         "What a crash left of a last write. It was never acknowledged, unless the volume has lost synced bytes."
         "Nothing: the next leader begins a new segment in front of it.";
     SegmentBehindRelease Warning
         "The records in this segment do not count: its leader had said so, as when a write found the volume full."
-        "Nothing, if the volume was full then: the next leader removes it. Else tell the maintainers.";
+        "Nothing, if the volume was full then: the next leader removes it. Else repair, which keeps a copy, and tell the maintainers.";
     DeadBytes Info
         "Bytes behind what counts, of a deposed leader or of a write that failed; never served."
         "Nothing: they go with the segment.";
@@ -109,31 +109,31 @@ kinds! {
     // What says which bytes count.
     ManifestMissing Error
         "Nothing says which records count, and the partition cannot be opened."
-        "Restore the manifest from a backup or snapshot of the volume.";
+        "Restore the manifest from a backup or snapshot, or repair: the segments' names decide.";
     ManifestDamaged Error
         "Nothing says which records count, and the partition cannot be opened."
-        "Restore the manifest from a backup or snapshot of the volume; do not delete it.";
+        "Restore the manifest from a backup or snapshot, or repair: the segments' names decide. Do not delete it.";
     ManifestImpossible Error
         "The manifest contradicts itself; the partition cannot be opened, or serves wrong offsets."
-        "Restore the manifest from a backup or snapshot of the volume; do not delete it.";
+        "Restore the manifest from a backup or snapshot, or repair: the segments' names decide. Do not delete it.";
     ManifestSummary Warning
         "Retention by time and lookups by time may choose wrongly for this segment. The records are in order."
-        "Tell the maintainers; the records themselves are whole.";
+        "Repair: the segment is read anew. Tell the maintainers.";
     LogStartOutOfRange Error
         "The log start offset lies outside of the log: records are missing, or the partition cannot be opened."
-        "Restore the directory from a backup or snapshot of the volume.";
+        "Restore the directory from a backup or snapshot, or repair: the log starts where its records do.";
     NewerFormat Error
         "A newer version of kaas wrote it; this one cannot judge it, nor open it."
         "Use the newer version.";
     NeverServed Info
         "It was claimed, but no leader has come far enough to write anything."
         "Nothing.";
-    CheckpointDamaged Error
-        "The next open stops at it. The records are in order."
-        "With the partition closed, move the file aside: the next open then begins its scan further back.";
+    CheckpointDamaged Warning
+        "An open after a crash begins its scan further back. The records are in order."
+        "Nothing, or repair, which takes it out of the way.";
     CheckpointWrong Error
         "An open after a crash would begin its scan in the wrong place and cut the log off there."
-        "With the partition closed, move the file aside: the next open then begins its scan further back.";
+        "Repair, with the partition closed: the next open needs no checkpoint then.";
     CheckpointUnused Warning
         "It cannot be read, but nothing needs it."
         "Nothing: the leader removes it.";
@@ -141,13 +141,13 @@ kinds! {
     // Producers.
     SnapshotMissing Error
         "The partition cannot be opened. The records are in order; what is missing is what recognises retries."
-        "Restore the file from a backup or snapshot of the volume.";
+        "Restore the file from a backup or snapshot, or repair: it is built from the batches that are left.";
     SnapshotDamaged Error
         "The partition cannot be opened. The records are in order; what is damaged is what recognises retries."
-        "Restore the file from a backup or snapshot of the volume.";
+        "Restore the file from a backup or snapshot, or repair: it is built from the batches that are left.";
     SnapshotDiffers Warning
         "A producer's retry may be taken for new, or a new batch refused, after the next open."
-        "Tell the maintainers; the records themselves are whole.";
+        "Repair: it is built from the batches. Tell the maintainers; the records themselves are whole.";
     ProducersNotCompared Info
         "The producer snapshots could not be compared with the log."
         "Nothing.";
@@ -155,16 +155,16 @@ kinds! {
     // Indexes.
     IndexMissing Warning
         "Derived data is gone; the leader walks through the log instead, and lookups are slower."
-        "Nothing: it is rebuilt from the log.";
+        "Nothing, or repair: it is built from the log.";
     IndexDamaged Warning
         "Derived data cannot be read; the leader walks through the log instead, and lookups are slower."
-        "Nothing: it is rebuilt from the log.";
+        "Nothing, or repair: it is built from the log.";
     IndexWrong Warning
         "Lookups by offset or by time may fail or answer wrongly. The records are in order."
-        "Restore the file from a backup or snapshot of the volume; no record depends on it.";
+        "Repair: it is built from the log.";
     TxnIndexWrong Error
         "Consumers with read_committed may see aborted records, or miss committed ones. The records are in order."
-        "With the partition closed, restore the file from a backup or snapshot of the volume.";
+        "Repair: it is built from the log.";
     OrphanIndex Info
         "Its segment is gone."
         "Nothing: the leader removes it.";
@@ -175,16 +175,16 @@ kinds! {
         "Restore the directory from a backup or snapshot of the volume; do not create the file by hand.";
     FenceDamaged Error
         "The leader cannot tell whether it still leads, and stops serving."
-        "Assign the partition to a leader at a higher epoch (restart the broker): its claim heals the record.";
+        "Repair, or restart the broker: a claim of a higher epoch heals the record.";
     FenceRecordDamaged Warning
         "An old epoch's record is damaged. Whoever leads is not concerned."
-        "Nothing: the next claim goes on above it.";
+        "Nothing, or repair: the record is written anew.";
     FenceGap Error
         "A deposed leader that asks this record would believe that it still leads."
-        "Stop every broker that may have led this partition, then assign it at a higher epoch.";
+        "Stop every broker that may have led this partition, then repair: the records are filled.";
     FenceBehind Error
         "The fence has lost records: an old leader may believe that it still leads."
-        "Stop every broker that may have led this partition, then restore the fence from a backup or snapshot.";
+        "Stop every broker that may have led this partition, then repair: it is led at an epoch above all that were.";
     FenceShort Warning
         "The fence has not the length that its leader gave it."
         "Nothing: the next claim extends it.";
@@ -204,10 +204,10 @@ kinds! {
     // Whose directory it is.
     IdentityMissing Error
         "Nothing says which partition the directory belongs to, and it cannot be opened."
-        "Restore partition.json from a backup or snapshot of the volume.";
+        "Restore partition.json, or repair: it is written as the topic's directory says.";
     IdentityDamaged Error
         "Nothing says which partition the directory belongs to, and it cannot be opened."
-        "Restore partition.json from a backup or snapshot of the volume.";
+        "Restore partition.json, or repair: it is written as the topic's directory says.";
     ForeignDirectory Error
         "The directory belongs to another partition, or to a former topic of that name; it is not served."
         "Find out how it came here; move it to where it belongs.";
@@ -241,7 +241,7 @@ kinds! {
     // What lies about.
     UnknownFile Warning
         "kaas did not make it, or under another name."
-        "Find out whose it is; move it out of the data directory.";
+        "Find out whose it is; move it out of the data directory. In a partition a repair moves files to quarantine/.";
     Temporary Info
         "A file that was being written when its writer stopped, or is being written now."
         "Nothing: the leader removes it.";
