@@ -24,6 +24,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kaas-engine", &["kaas-substrate"], &["kaas-fault-injection"]),
     ("kaas-fault-injection", &["kaas-substrate"], &["kaas-engine"]),
     ("kaas-model", &[], &[]),
+    ("kaas-explorer", &["kaas-substrate", "kaas-engine", "kaas-fault-injection"], &[]),
     ("kaas-protocol", &[], &[]),
     ("kaas-control", &["kaas-substrate", "kaas-engine"], &[]),
     (

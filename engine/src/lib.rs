@@ -101,6 +101,10 @@ pub mod layout;
 pub mod leadership;
 mod log;
 pub mod manifest;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod producer_state;
 #[cfg(feature = "cli")]
 pub mod qualify;

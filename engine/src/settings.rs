@@ -90,7 +90,8 @@ pub struct LogConfig {
     /// How far a producer's timestamp may lie in the future, in milliseconds.
     pub timestamp_after_max_ms: i64,
     /// Records between fdatasyncs. 1: every commit cycle is synced before it is acknowledged. Larger: a commit
-    /// skips the sync, but not the fence, until so many records are unsynced.
+    /// skips the sync, but not the fence, until so many records are unsynced; only on a volume of one host, since
+    /// another host may not see what was only written.
     pub flush_messages: u64,
     /// Longest time that written records stay unsynced when `flush_messages` allows it, in milliseconds.
     pub flush_ms: i64,

@@ -16,6 +16,7 @@ use kaas_engine::manifest::{MANIFEST, Manifest};
 use kaas_engine::types::{Offset, Timestamp};
 use kaas_engine::{AppendError, AppendOptions, EngineError, LogConfig, State};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
+use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
 use kaas_substrate::ErrorClass;
 use parking_lot::{Condvar, Mutex};
 use support::{Volume, batch, producer_batch};
@@ -111,12 +112,11 @@ fn a_look_at_the_fence_that_fails_late_does_not_bring_a_closed_partition_back() 
     let gated = gate.through(&seen);
     let log = gated.open();
     log.append(&["a"]).unwrap();
-    // One look fails, which makes a job of its own ask again; that one is held.
-    rules.add(Rule::nth(Point::ReadRecords, 1, Verdict::Fail(ErrorClass::Io)).times(1));
+    // Looks fail, which makes jobs of their own ask again; one of those is held.
+    rules.add(Rule::nth(Point::ReadRecords, 1, Verdict::Fail(ErrorClass::Io)).times(1_000_000));
     let ticket = log.partition.append(&batch(&["b"]), AppendOptions::default()).unwrap();
     until("the fence is in doubt", || log.partition.status().state == State::Unsure);
     gate.close();
-    rules.add(Rule::nth(Point::ReadRecords, 1, Verdict::Fail(ErrorClass::Io)).times(100));
     gate.wait_until_held(1);
     log.partition.abandon().wait().unwrap().unwrap();
     assert!(matches!(ticket.wait().unwrap(), Err(AppendError::NotLeader { .. })));
@@ -233,6 +233,19 @@ fn flush_ms_bounds_how_long_records_stay_unsynced() {
         until("the records are synced", || syncs() > before);
     }
     assert!(syncs() <= 9, "{} syncs for 15 records in three bursts", syncs());
+}
+
+/// What a host has only written, another may not see: there a takeover must not depend on it.
+#[test]
+fn on_a_shared_volume_every_commit_is_synced_whatever_flush_messages_says() {
+    let server = Simulation::new(Profile::nfs(), seeded(1));
+    let mut volume = Volume::on(server.host(0), None);
+    volume.config = LogConfig { flush_messages: 1000, ..LogConfig::default() };
+    let deposed = volume.open();
+    deposed.append(&["acknowledged"]).unwrap();
+    let volume = volume.seen_through(server.host(1));
+    assert_eq!(volume.open().values(), ["acknowledged"]);
+    drop(deposed);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use kaas_engine::MayBeNoSpace;
+use kaas_engine::{Acks, AppendOptions, MayBeNoSpace};
 use kaas_fault_injection::faulty::{Faulty, Point, Rule, Rules, Verdict};
 use kaas_fault_injection::simulated::{Profile, Simulation};
 use kaas_substrate::{
@@ -140,15 +140,17 @@ fn dies_unsynced(simulation: &Simulation) {
 /// A partition whose first leader wrote these values, a batch each, and was killed before it synced them.
 fn unsynced(simulation: &Simulation, values: &[String]) -> Volume {
     let mut volume = Volume::on(simulation.host(0), None);
-    volume.config.flush_messages = u64::MAX;
-    volume.config.flush_ms = i64::MAX;
     volume.config.max_message_bytes = 4 << 20;
-    let log = volume.open();
-    for value in values {
-        log.append(&[value]).unwrap();
-    }
+    let killed = Rules::new([Rule::nth(Point::SyncData, 1, Verdict::Crash).on(".log")]);
+    let seen = volume.seen_through(Arc::new(Faulty::new(Arc::clone(&volume.substrate), killed)));
+    let log = seen.open();
+    // One write, of all of them.
+    let records: Vec<u8> = values.iter().flat_map(|value| batch(&[value]).to_vec()).collect();
+    let options =
+        AppendOptions { acks: Acks::Written, max_batches: values.len(), ..AppendOptions::default() };
+    log.partition.append(&records.into(), options).unwrap().wait().unwrap().unwrap();
     log.crash();
-    volume
+    volume.after(&seen)
 }
 
 fn values() -> Vec<String> {

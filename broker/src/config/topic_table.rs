@@ -148,7 +148,7 @@ static TOPIC: &[Definition] = &[
         "1",
         Valid::AtLeast(1),
         Effect::Acts,
-        "How many records may be acknowledged before the log is synced to stable storage. At 1 every acknowledged record is on stable storage; above 1 a crash of the host or the filer may lose up to that many.",
+        "How many records may be acknowledged before the log is synced to stable storage. At 1 every acknowledged record is on stable storage; above 1 a crash of the host may lose up to that many. On a volume that several hosts share every commit is synced.",
     ),
     Definition::topic(
         "flush.ms",
@@ -156,7 +156,7 @@ static TOPIC: &[Definition] = &[
         MAX,
         Valid::AtLeast(0),
         Effect::Acts,
-        "How long in milliseconds a record may be acknowledged before it is synced to stable storage. Matters only where flush.messages is above 1.",
+        "How long in milliseconds a record may be acknowledged before it is synced to stable storage. Matters only where flush.messages is above 1, on a volume of one host.",
     ),
     Definition::topic(
         "follower.replication.throttled.replicas",

@@ -12,6 +12,7 @@ use crate::log::names::SegmentFile;
 use crate::log::partition::{Maintained, Partition, Request, SegmentList};
 use crate::log::segment::Segment;
 use crate::log::status::State;
+use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::types::{Offset, Timestamp};
 
@@ -202,6 +203,10 @@ impl Partition {
         }
         let high_watermark = self.core.lock().status.high_watermark;
         let kept = Arc::new(kept);
+        if planted(Bug::UnlinkBeforeManifest) {
+            writer.garbage.extend(gone.iter().map(|segment| segment.path(SegmentFile::Log)));
+            self.remove_garbage(writer)?;
+        }
         {
             let _call = self.watch_call();
             let pinned = pinned(&kept, writer);
@@ -289,6 +294,9 @@ impl Partition {
 
     /// The fence, for everything but commits. A deposed leader ends here.
     fn still_leading(&self) -> Result<(), EngineError> {
+        if planted(Bug::UnlinkWithoutFence) {
+            return Ok(());
+        }
         match self.leadership.standing() {
             Standing::Leading => Ok(()),
             Standing::Deposed { by } => {
@@ -302,7 +310,11 @@ impl Partition {
     }
 
     pub(crate) fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {
-        self.sync(writer).map_err(|error| {
+        let mut outcome = self.sync(writer);
+        if planted(Bug::RetryFailedSync) && outcome.is_err() {
+            outcome = self.sync(writer);
+        }
+        outcome.map_err(|error| {
             self.poison(&error);
             EngineError::from(error)
         })

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kaas_substrate::{ErrorClass, Kind, Operation};
+use kaas_substrate::{ErrorClass, Kind, Operation, Sharing};
 
 use super::staging::{Staged, Told};
 use super::writer::{Writer, elapsed_ms};
@@ -17,6 +17,7 @@ use crate::leadership::Standing;
 use crate::log::names::SegmentFile;
 use crate::log::partition::{Core, Partition, Request};
 use crate::log::status::State;
+use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::types::{Offset, Timestamp};
 
@@ -196,8 +197,17 @@ impl Partition {
         told.succeed(written);
         told.tell();
 
+        if planted(Bug::AcknowledgeBeforeSync) {
+            self.core.lock().synced_end = end;
+            self.fence(false);
+        }
+        let asked_early =
+            planted(Bug::FenceBeforeSync) && matches!(self.leadership.standing(), Standing::Leading);
         if self.sync_is_due(writer, config) && self.sync_or_poison(writer).is_err() {
             return;
+        }
+        if asked_early {
+            self.committed(end);
         }
         let (space, more) = {
             let mut core = self.core.lock();
@@ -245,13 +255,16 @@ impl Partition {
         Ok(writer.write(batches)?)
     }
 
-    /// Whether a commit must be synced now: always, unless `flush.messages` and `flush.ms` allow otherwise.
+    /// Whether a commit must be synced now: always, unless `flush.messages` and `flush.ms` allow otherwise, and nobody but
+    /// this host has the volume: what it has written and not synced, another host may not see, and a takeover would lose
+    /// it without any crash.
     pub(crate) fn sync_is_due(self: &Arc<Self>, writer: &mut Writer, config: &LogConfig) -> bool {
         let flush_ms = u64::try_from(config.flush_ms).unwrap_or(0);
         let since = writer.unsynced_since_ms.unwrap_or(0);
         let waited_ms =
             writer.unsynced_since_ms.map_or(0, |_| self.shared.elapsed_ms().saturating_sub(since));
-        if writer.unsynced_records >= config.flush_messages.max(1) || waited_ms >= flush_ms {
+        let is_shared = self.shared.substrate.sharing() == Sharing::ManyHosts;
+        if is_shared || writer.unsynced_records >= config.flush_messages.max(1) || waited_ms >= flush_ms {
             return true;
         }
         // One is enough, whatever the number of cycles: it looks again when it is due.
@@ -284,7 +297,8 @@ impl Partition {
         let first_batch_bytes = batches.first().map_or(0, Staged::bytes) as u64;
         let file = &active.open.file;
         let outcome = file.length().and_then(|length| {
-            let whole = length.saturating_sub(active.position()) >= first_batch_bytes;
+            let whole = length.saturating_sub(active.position()) >= first_batch_bytes
+                && !planted(Bug::CutDoubtfulTail);
             if whole { Ok(true) } else { file.set_length(active.position()).map(|()| false) }
         });
         writer.doubtful = outcome.unwrap_or_else(|error| {
@@ -365,7 +379,12 @@ impl Partition {
                 self.leadership.standing()
             };
             match standing {
+                Standing::Leading if planted(Bug::FenceVouchesForLater) => {
+                    let synced = self.core.lock().synced_end;
+                    self.committed(synced);
+                }
                 Standing::Leading => self.committed(synced),
+                Standing::Unknown(_) if planted(Bug::UnknownIsLeading) => self.committed(synced),
                 Standing::Deposed { by } => {
                     self.core.lock().fence_running = false;
                     self.end(State::Deposed { by });

@@ -19,6 +19,7 @@ use crate::manifest::versioned::{self, FileKind, FileVersion};
 use crate::manifest::{
     CHECKPOINT, Checkpoint, IndexLengths, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef,
 };
+use crate::planted::{Bug, planted};
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
 use crate::sync::Mutex;
@@ -209,7 +210,7 @@ impl Writer {
             if self.unsynced_records > 0 || !active.name_durable {
                 active.open.file.sync_data()?;
             }
-            if !active.name_durable {
+            if !active.name_durable && !planted(Bug::NoDirectorySync) {
                 self.substrate.sync_dir(&self.dir)?;
                 active.name_durable = true;
             }

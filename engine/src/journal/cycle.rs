@@ -15,6 +15,7 @@ use super::state::{Numbered, Outcome, Sequence, Shared, Staged, Work, Writer};
 use super::{JOURNAL, JournalError, SNAPSHOT, path_of};
 use crate::leadership::Standing;
 use crate::manifest::versioned::{self, FileVersion};
+use crate::planted::{Bug, planted};
 
 /// Shortest and longest pause before an unanswered fence is asked again.
 const FENCE_PAUSE_MS: (u64, u64) = (5, 500);
@@ -121,7 +122,9 @@ fn write(writer: &mut Writer, lines: &[Vec<u8>]) -> Result<(), JournalError> {
         }
         Err(error) => return Err(poisoned(&error)),
     }
-    writer.file.sync_data().map_err(|error| poisoned(&error))?;
+    if !planted(Bug::JournalAcknowledgeBeforeSync) {
+        writer.file.sync_data().map_err(|error| poisoned(&error))?;
+    }
     writer.length += lines.iter().map(|line| line.len() as u64).sum::<u64>();
     Ok(())
 }

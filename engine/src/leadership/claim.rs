@@ -24,6 +24,7 @@ use super::fence::{
 };
 use super::record::{FenceRecord, MAX_INCARNATION_BYTES};
 use super::{Claimant, Leadership};
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 
 /// Largest claim file that is read.
@@ -64,7 +65,7 @@ struct ClaimFile {
     claimed_at_ms: u64,
 }
 
-fn claim_name(epoch: Epoch) -> String {
+pub(super) fn claim_name(epoch: Epoch) -> String {
     format!("claim.{:08x}", epoch.get())
 }
 
@@ -153,7 +154,7 @@ impl Attempt<'_> {
         let file = match self.substrate.open(&path, OpenMode::CreateNew) {
             Ok(file) => file,
             Err(error) if error.is_exists() => {
-                if !self.is_ours(&path)? {
+                if !planted(Bug::ReuseEpoch) && !self.is_ours(&path)? {
                     return Err(self.refused());
                 }
                 // Whether an earlier attempt got as far as making it durable is not known.
@@ -212,6 +213,7 @@ impl Attempt<'_> {
         fence.read(index(self.epoch), &mut own)?;
         let [own] = own;
         match FenceRecord::decode(&own, self.epoch) {
+            FenceRecord::Claimed { .. } if planted(Bug::ReuseEpoch) => {}
             FenceRecord::Claimed { owner } if !owner.is_same_run(self.claimant) => return Err(self.refused()),
             FenceRecord::Skipped { .. } | FenceRecord::Born => return Err(self.refused()),
             // Damage at the own epoch is a torn write of a claimant that is gone, or is about to be seen above.

@@ -31,6 +31,7 @@ pub use self::fence::{FENCE_NAME, birth, give_back, highest, records, take_away}
 pub(crate) use self::fence::{fill_gaps, records_needed};
 pub use self::record::{Damage, FenceRecord};
 use crate::driver::Time;
+use crate::planted::{Bug, planted};
 use crate::sync::{AtomicU32, Mutex};
 use crate::types::Epoch;
 
@@ -132,6 +133,12 @@ impl Leadership {
         if let Some(by) = self.known_deposed() {
             return Standing::Deposed { by };
         }
+        if planted(Bug::NoFence) {
+            return Standing::Leading;
+        }
+        if planted(Bug::FenceByName) {
+            return self.standing_by_name();
+        }
         let mut looks = 0;
         loop {
             looks += 1;
@@ -146,6 +153,16 @@ impl Leadership {
                 }
                 standing => return standing,
             }
+        }
+    }
+
+    /// [`Bug::FenceByName`].
+    fn standing_by_name(&self) -> Standing {
+        let next = self.dir.join(claim::claim_name(self.epoch.next()));
+        match self.substrate.open(&next, kaas_substrate::OpenMode::Read) {
+            Ok(_) => self.deposed(self.epoch.next()),
+            Err(error) if error.is_not_found() => Standing::Leading,
+            Err(error) => Standing::Unknown(error.into()),
         }
     }
 

@@ -36,6 +36,7 @@ use crate::identity::{Identity, hex, read_partition};
 use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing};
 use crate::manifest::versioned;
 use crate::manifest::{MANIFEST, Manifest, ProducerStateRef};
+use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::sync::{AtomicU64, Mutex, RwLock};
 use crate::types::{Epoch, Offset};
@@ -142,7 +143,7 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
         versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)?.map(|(_, manifest)| manifest);
     match manifest.as_ref().and_then(|manifest| Epoch::new(manifest.epoch)) {
         Some(by) if by > epoch => return Err(EngineError::Deposed { by }),
-        Some(served) if served == epoch => {
+        Some(served) if served == epoch && !planted(Bug::ReuseEpoch) => {
             // This run has led at this epoch before. Its files are numbered on from there, so it must not begin anew.
             let dir = dir.to_owned();
             return Err(ClaimError::Refused { dir, epoch, highest: epoch }.into());
@@ -153,7 +154,9 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
     // Where it has to write what it found again, a full volume must not keep it from that.
     let recover = || recover(shared, dir, &listing, manifest.as_ref(), config);
     let recovered = shared.reserve.with(recover)?;
-    make_durable(shared, dir, &recovered)?;
+    if !planted(Bug::InheritedNotDurable) {
+        make_durable(shared, dir, &recovered)?;
+    }
     Ok(Inherited { manifest, listing, recovered })
 }
 

@@ -17,6 +17,7 @@ use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::manifest::versioned::{self, FileVersion, VersionedError};
 use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::planted::{Bug, planted};
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
 use crate::types::{Epoch, Offset, Timestamp};
@@ -139,9 +140,8 @@ fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Se
         return Ok(Vec::new());
     }
     let behind = |name: &&SegmentName| {
-        name.epoch.get() == manifest.epoch
-            && !name.is_rewritten()
-            && name.base_offset.0 >= manifest.next_offset
+        let is_its_own = name.epoch.get() == manifest.epoch || planted(Bug::LateSegmentsCount);
+        is_its_own && !name.is_rewritten() && name.base_offset.0 >= manifest.next_offset
     };
     let names: Vec<_> = listing.logs.iter().filter(behind).copied().collect();
     match names.first() {
@@ -256,7 +256,9 @@ fn scan_segment(
     let path = name.path(dir, SegmentFile::Log);
     // What its leader wrote and did not sync is on the volume before it is looked at: bytes that are only in memory
     // may read differently afterwards. (What is still being written now is made durable after the scan.)
-    shared.substrate.make_durable(&path, u64::MAX)?;
+    if !planted(Bug::InheritedNotDurable) {
+        shared.substrate.make_durable(&path, u64::MAX)?;
+    }
     let file = shared.substrate.open(&path, OpenMode::ReadUncached)?;
     let length = file.length()?;
     let resume = match resume {
@@ -295,8 +297,8 @@ fn scan_segment(
                 break;
             }
         };
-        if header.base_offset != cursor.expected || u32::try_from(header.partition_leader_epoch) != Ok(epoch)
-        {
+        let is_its_leaders = u32::try_from(header.partition_leader_epoch) == Ok(epoch);
+        if header.base_offset != cursor.expected || !(is_its_leaders || planted(Bug::LateSegmentsCount)) {
             tracing::info!(segment = %name, dir = %dir.display(), position, "the log ends here: what follows is not in sequence");
             break;
         }

@@ -22,6 +22,8 @@ use std::sync::Arc;
 
 use kaas_substrate::{Adoption, File, OpenMode, Result, Substrate};
 
+use crate::planted::{Bug, planted};
+
 /// Bytes that are written with one call.
 const WRITE_BYTES: usize = 1 << 20;
 
@@ -40,7 +42,7 @@ pub(crate) struct Rewriter<'a> {
 impl<'a> Rewriter<'a> {
     /// For the segment file `path`.
     pub(crate) fn new(substrate: &'a dyn Substrate, path: &Path) -> Self {
-        let needed = substrate.adoption() == Adoption::Rewrite;
+        let needed = substrate.adoption() == Adoption::Rewrite && !planted(Bug::InheritedNotDurable);
         Self { substrate, path: path.to_owned(), needed, file: None, pending: Vec::new(), at: 0 }
     }
 

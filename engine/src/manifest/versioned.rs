@@ -18,6 +18,7 @@ use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::seal;
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 
 /// Largest file that is read.
@@ -125,7 +126,11 @@ pub fn read_bytes(
     kind: FileKind,
 ) -> Result<Option<(FileVersion, Vec<u8>)>, VersionedError> {
     for _ in 0..MAX_LISTINGS {
-        let Some(version) = list(substrate, dir, kind)?.pop() else { return Ok(None) };
+        let mut versions = list(substrate, dir, kind)?;
+        if planted(Bug::StaleManifest) && versions.len() > 1 {
+            versions.pop();
+        }
+        let Some(version) = versions.pop() else { return Ok(None) };
         match read_small(substrate, &dir.join(kind.file_name(version)), MAX_FILE_BYTES) {
             Ok(bytes) => return Ok(Some((version, bytes))),
             Err(error) if error.is_not_found() => {}

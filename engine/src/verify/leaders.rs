@@ -166,6 +166,7 @@ fn check_claims(
         let at = fence.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
         fence.used.get(at).map(|(_, record)| record)
     };
+    let highest = highest_claimed(fence);
     for epoch in claims {
         let path = claim_path(dir, *epoch);
         let claim = match read_claim(context, &path, *epoch) {
@@ -179,6 +180,10 @@ fn check_claims(
         };
         let unfinished = match record_of(*epoch) {
             Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
+            // A claim that came too late: the first owner's file was collected, which made room for another's.
+            Some(FenceRecord::Claimed { .. }) if highest > Some(*epoch) => {
+                "a later epoch had been claimed before it".to_owned()
+            }
             Some(FenceRecord::Claimed { owner }) => {
                 let problem = format!(
                     "it names broker {} ({}, assignment {}), the fence broker {} ({}, assignment {})",
@@ -200,7 +205,7 @@ fn check_claims(
         };
         findings.push(Finding::new(Kind::ClaimUnfinished, &path, unfinished));
     }
-    if let Some(highest) = highest_claimed(fence).filter(|highest| !claims.contains(highest)) {
+    if let Some(highest) = highest.filter(|highest| !claims.contains(highest)) {
         let problem = "the highest epoch's claim file is not there";
         findings.push(Finding::new(Kind::ClaimMissing, &claim_path(dir, highest), problem));
     }

@@ -134,6 +134,9 @@ pub enum Effect {
 pub trait Hook: Send + Sync + std::fmt::Debug {
     /// What becomes of this call.
     fn before(&self, point: Point, path: &Path) -> Verdict;
+
+    /// Called when the call has had its effect, before its caller goes on; not for calls without an effect.
+    fn after(&self, _point: Point, _path: &Path) {}
 }
 
 #[cfg(test)]

@@ -98,6 +98,7 @@ impl Gate {
 
     /// A call that returns something, which therefore cannot be lost, nor happen in part.
     fn call<T>(&self, point: Point, path: &Path, act: impl FnOnce() -> Result<T>) -> Result<T> {
+        let act = || act().inspect(|_| self.hook.after(point, path));
         match self.decide(point, path) {
             (_, None) => act(),
             (Effect::Everything, Some(number)) => act().and_then(|_| Err(Self::error(point, path, number))),
@@ -110,6 +111,7 @@ impl Gate {
         let (effect, error) = self.decide(point, path);
         if effect == Effect::Everything {
             act()?;
+            self.hook.after(point, path);
         }
         error.map_or(Ok(()), |number| Err(Self::error(point, path, number)))
     }
@@ -125,6 +127,9 @@ impl Gate {
     ) -> Result<()> {
         let (effect, error) = self.decide(point, path);
         effect.parts(offset, length).into_iter().try_for_each(act)?;
+        if effect != Effect::Nothing {
+            self.hook.after(point, path);
+        }
         error.map_or(Ok(()), |number| Err(Self::error(point, path, number)))
     }
 }

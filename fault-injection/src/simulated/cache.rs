@@ -9,7 +9,7 @@ use crate::ranges::Ranges;
 pub(super) const PAGE_BYTES: usize = 4096;
 
 /// One file, as its host sees it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Cached {
     /// As long as the host believes the file to be.
     bytes: Vec<u8>,

@@ -69,6 +69,14 @@ impl Simulation {
         Self { shared: Arc::new(Shared { world: Mutex::new(world), park: Mutex::new(None) }) }
     }
 
+    /// The volume and its hosts as they are now, once more: what happens to one does not happen to the other. Handles go
+    /// on to belong to this one.
+    pub fn fork(&self, choose: Choose) -> Self {
+        let world = self.shared.world.lock().fork(Choice(choose));
+        let park = self.shared.park.lock().clone();
+        Self { shared: Arc::new(Shared { world: Mutex::new(world), park: Mutex::new(park) }) }
+    }
+
     /// The volume as it is seen on a host (numbered from 0), for any number of processes on it: they share its caches. The
     /// host starts if it does not run; what was opened before its crash fails as `Io` for ever.
     pub fn host(&self, number: usize) -> Arc<dyn Substrate> {

@@ -20,14 +20,14 @@ pub(super) type Client = u32;
 
 pub(super) const ROOT: Inode = 0;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Node {
     File(Stored),
     Dir(Dir),
 }
 
 /// The bytes of a file.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Stored {
     /// What a read of the server returns.
     pub now: Vec<u8>,
@@ -42,7 +42,7 @@ pub(super) struct Stored {
 }
 
 /// The names of a directory.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Dir {
     pub names: BTreeMap<OsString, Inode>,
     /// How to take back the changes since the last sync, oldest first.
@@ -50,7 +50,7 @@ pub(super) struct Dir {
     pub is_gone: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Undo {
     by: Client,
     was: Vec<(OsString, Option<Inode>)>,
@@ -224,7 +224,7 @@ impl Dir {
 }
 
 /// All files and directories, by number; nothing is ever taken out.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Server {
     nodes: Vec<Node>,
 }

@@ -35,7 +35,7 @@ pub(super) struct Who {
     pub client: Client,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Host {
     /// Its present boot, if it runs.
     client: Option<Client>,
@@ -47,7 +47,7 @@ pub(super) struct Host {
 }
 
 /// A rename that others see half done (broken P1), until the renamer's next call.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct HalfRename {
     pub by: Client,
     pub dir: Inode,
@@ -86,6 +86,23 @@ impl World {
             locks: BTreeMap::new(),
             half_rename: None,
             silly_names: 0,
+        }
+    }
+
+    /// The same once more, with choices of its own.
+    pub(super) fn fork(&self, choice: Choice) -> Self {
+        Self {
+            profile: self.profile.clone(),
+            choice,
+            clock_ms: self.clock_ms,
+            server: self.server.clone(),
+            server_is_up: self.server_is_up,
+            hosts: self.hosts.clone(),
+            boots: self.boots,
+            disk: self.disk.clone(),
+            locks: self.locks.clone(),
+            half_rename: self.half_rename.clone(),
+            silly_names: self.silly_names,
         }
     }
 

@@ -1,0 +1,107 @@
+//! Bugs that can be switched on, one at a time and for one thread, to show that the explorer finds them.
+//!
+//! Each is one line of the protocol left out or turned round, where it stands: `if planted(Bug::NoFence)`. Without the
+//! feature `planted-bugs` nothing of it is compiled.
+
+/// A bug.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bug {
+    /// The fence is read, and appends are acknowledged, before the sync.
+    AcknowledgeBeforeSync,
+    /// A slot's journal acknowledges what was written and not synced.
+    JournalAcknowledgeBeforeSync,
+    /// The fence is read before the sync, and not again after it.
+    FenceBeforeSync,
+    /// A look at the fence vouches for what was synced while it was under way, too.
+    FenceVouchesForLater,
+    /// Nobody looks at the fence.
+    NoFence,
+    /// Whether there is a successor is asked by opening the next claim's name.
+    FenceByName,
+    /// A fence that cannot be read is taken for leadership.
+    UnknownIsLeading,
+    /// Segments are unlinked before the manifest without them is durable.
+    UnlinkBeforeManifest,
+    /// Segments are unlinked without a look at the fence.
+    UnlinkWithoutFence,
+    /// A new segment's name is not synced.
+    NoDirectorySync,
+    /// A failed sync is tried again, and believed.
+    RetryFailedSync,
+    /// An epoch that has an owner is claimed again.
+    ReuseEpoch,
+    /// The manifest before the highest one is followed.
+    StaleManifest,
+    /// Segments of deposed leaders behind the manifest count.
+    LateSegmentsCount,
+    /// What was inherited is served before it is durable.
+    InheritedNotDurable,
+    /// Whole batches that a failed write has left are cut off at once.
+    CutDoubtfulTail,
+}
+
+#[cfg(feature = "planted-bugs")]
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::AcknowledgeBeforeSync,
+        Self::JournalAcknowledgeBeforeSync,
+        Self::FenceBeforeSync,
+        Self::FenceVouchesForLater,
+        Self::NoFence,
+        Self::FenceByName,
+        Self::UnknownIsLeading,
+        Self::UnlinkBeforeManifest,
+        Self::UnlinkWithoutFence,
+        Self::NoDirectorySync,
+        Self::RetryFailedSync,
+        Self::ReuseEpoch,
+        Self::StaleManifest,
+        Self::LateSegmentsCount,
+        Self::InheritedNotDurable,
+        Self::CutDoubtfulTail,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Bug;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// The bug is there until this is dropped.
+    #[derive(Debug)]
+    pub struct Planted(());
+
+    /// Plants a bug in what this thread does from now on, in place of any other.
+    #[must_use]
+    pub fn plant(bug: Bug) -> Planted {
+        PLANTED.set(Some(bug));
+        Planted(())
+    }
+
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            PLANTED.set(None);
+        }
+    }
+
+    pub(crate) fn planted(bug: Bug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+
+#[cfg(feature = "planted-bugs")]
+pub(crate) use switch::planted;
+#[cfg(feature = "planted-bugs")]
+pub use switch::{Planted, plant};
+
+/// Whether a bug is planted: never.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn planted(_: Bug) -> bool {
+    false
+}

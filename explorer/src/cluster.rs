@@ -1,0 +1,193 @@
+//! The cluster of a run: a volume, hosts that mount it, processes, partitions and slots, and who is to lead them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use kaas_engine::identity::{Identity, write_partition};
+use kaas_engine::types::{Epoch, Timestamp};
+use kaas_engine::{EngineError, EngineSettings, LogConfig};
+use kaas_fault_injection::simulated::Broken;
+use kaas_substrate::Substrate;
+use parking_lot::Mutex;
+
+use crate::clients::Producer;
+use crate::history::History;
+use crate::problem::Problem;
+use crate::process::{Faults, Process, START};
+use crate::scheduler::{Scheduler, Until};
+use crate::storage::{FileSystem, Storage};
+
+/// A partition, and what is known of it.
+pub struct Topic {
+    pub dir: PathBuf,
+    pub identity: Identity,
+    pub history: Mutex<History>,
+    pub producers: Mutex<Vec<Producer>>,
+    /// The last epoch that was assigned.
+    pub assigned: AtomicU32,
+    /// For values that no two records share.
+    plain: AtomicU32,
+}
+
+impl Topic {
+    fn new(number: usize) -> Self {
+        let identity = Identity { topic: format!("topic-{number}"), partition: 0, topic_id: [7; 16] };
+        Self {
+            dir: PathBuf::from(format!("{number}")),
+            identity,
+            history: Mutex::new(History::default()),
+            producers: Mutex::new((1..=2).map(Producer::new).collect()),
+            assigned: AtomicU32::new(0),
+            plain: AtomicU32::new(0),
+        }
+    }
+
+    fn birth(&self, volume: &dyn Substrate) -> Result<(), EngineError> {
+        volume.create_dir(&self.dir)?;
+        write_partition(volume, &self.dir, &self.identity, Epoch::NONE)?;
+        Ok(volume.sync_tree(&self.dir)?)
+    }
+
+    /// A value that no other record has.
+    pub fn unique_value(&self) -> String {
+        format!("plain{}", self.plain.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Everything in a run.
+pub struct Cluster {
+    pub scheduler: Arc<Scheduler>,
+    pub storage: Arc<Storage>,
+    pub topics: Vec<Topic>,
+    pub settings: EngineSettings,
+    pub config: LogConfig,
+    pub faults: Arc<Mutex<Faults>>,
+    /// Clients do little but produce.
+    pub is_busy: bool,
+    hosts: usize,
+    processes: Mutex<Vec<Arc<Process>>>,
+    last_process: AtomicU32,
+    last_leader: AtomicU32,
+}
+
+/// What a cluster is made of.
+pub struct Setup {
+    pub hosts: usize,
+    pub topics: usize,
+    pub file_system: FileSystem,
+    pub broken: Broken,
+    pub settings: EngineSettings,
+    pub config: LogConfig,
+    pub faults: Faults,
+    pub is_busy: bool,
+}
+
+impl Cluster {
+    /// A cluster on an empty volume.
+    pub fn new(scheduler: &Arc<Scheduler>, setup: Setup) -> Result<Arc<Self>, EngineError> {
+        let Setup { hosts, topics, file_system, broken, settings, config, faults, is_busy } = setup;
+        let none = Arc::new(Mutex::new(Faults::default()));
+        let storage = Storage::new(scheduler, file_system, broken, hosts, &none);
+        let topics: Vec<_> = (0..topics).map(Topic::new).collect();
+        for topic in &topics {
+            topic.birth(&*storage.mount(hosts))?;
+            topic.history.lock().retention =
+                config.retention_bytes >= 0 || config.retention_ms < i64::from(i32::MAX);
+        }
+        *none.lock() = faults;
+        Ok(Arc::new(Self {
+            scheduler: Arc::clone(scheduler),
+            storage,
+            topics,
+            settings,
+            config,
+            faults: none,
+            is_busy,
+            hosts,
+            processes: Mutex::new(Vec::new()),
+            last_process: AtomicU32::new(0),
+            last_leader: AtomicU32::new(0),
+        }))
+    }
+
+    /// Starts a process on a host.
+    fn start(&self, host: usize) -> Arc<Process> {
+        let id = self.last_process.fetch_add(1, Ordering::Relaxed) + 1;
+        self.scheduler.note(&format_args!("process {id} starts on host {host}"));
+        let process =
+            Process::start(&self.scheduler, &self.storage, id, host, self.settings.clone(), &self.faults);
+        self.processes.lock().push(Arc::clone(&process));
+        process
+    }
+
+    /// The process of a host that lives now; one is started if there is none.
+    pub fn process(&self, host: usize) -> Arc<Process> {
+        let living = self.processes.lock().iter().rev().find(|process| process.host == host).cloned();
+        living.filter(|process| !process.is_dead()).unwrap_or_else(|| self.start(host))
+    }
+
+    /// Kills the processes of some hosts.
+    fn kill_on(&self, is_there: impl Fn(usize) -> bool) {
+        let (gone, rest) = std::mem::take(&mut *self.processes.lock())
+            .into_iter()
+            .partition(|process| is_there(process.host));
+        *self.processes.lock() = rest;
+        let gone: Vec<Arc<Process>> = gone;
+        gone.iter().filter(|process| !process.is_dead()).for_each(|process| process.kill());
+    }
+
+    /// Kills every process.
+    pub fn kill_all(&self) {
+        self.kill_on(|_| true);
+    }
+
+    /// A host loses power, and its processes with it.
+    pub fn crash_host(&self, host: usize) {
+        self.scheduler.note(&format_args!("host {host} loses power"));
+        let gone = self.storage.hosts_with(host);
+        self.kill_on(|host| gone.contains(&host));
+        self.storage.crash_host(host);
+    }
+
+    /// Everything loses power, and every process dies.
+    pub fn lose_power(&self) {
+        self.scheduler.note(&"power is lost");
+        self.kill_all();
+        self.storage.lose_power();
+    }
+
+    /// Hosts that leaders run on.
+    pub fn hosts(&self) -> usize {
+        self.hosts
+    }
+
+    /// Another host, on which nothing has happened.
+    pub fn auditor(&self) -> usize {
+        self.hosts
+    }
+
+    /// A number for a leader's stream of decisions.
+    pub fn next_leader(&self) -> u32 {
+        self.last_leader.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// What a client's clock shows.
+    pub fn client_time(&self) -> Timestamp {
+        let ms = i64::try_from(self.scheduler.now().as_millis()).unwrap_or(0);
+        Timestamp(START.0.saturating_add(ms))
+    }
+
+    /// Reports what is wrong, if anything is.
+    pub fn check(&self, outcome: Result<(), Problem>) {
+        if let Err(problem) = outcome {
+            self.scheduler.report(problem);
+        }
+    }
+
+    /// Waits for so many steps of others.
+    pub fn wait_steps(&self, steps: u64) {
+        // Only tasks of no process wait here, which never die.
+        let _ = self.scheduler.leave(Until::Step(self.scheduler.steps() + steps));
+    }
+}

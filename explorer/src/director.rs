@@ -1,0 +1,99 @@
+//! What happens to the cluster: who is told to lead, who is killed or paused, when power is lost.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kaas_engine::types::Epoch;
+
+use crate::choices::Stream;
+use crate::cluster::Cluster;
+use crate::leader;
+use crate::scheduler::{NOBODY, Until};
+
+/// An event; the first is nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Nothing,
+    /// A process is told to lead a partition: mostly at the next epoch, now and then at a later one, or at one that was
+    /// assigned before.
+    Assign,
+    /// A process is killed; the next assignment to its host starts another.
+    Kill,
+    /// A process is paused for long.
+    Pause,
+    /// A host loses power, and its processes die.
+    CrashHost,
+    /// A host does not reach the server for some time.
+    CutOff,
+    /// The server loses power, and is there again after some time.
+    CrashServer,
+    /// Everything loses power, and every process dies.
+    LosePower,
+}
+
+/// Lets `count` of `events` happen, as a task.
+pub fn direct(cluster: &Arc<Cluster>, events: &[Event], count: u64) {
+    let scheduler = &cluster.scheduler;
+    for _ in 0..count {
+        if scheduler.has_problems() {
+            return;
+        }
+        let event = scheduler.pick(Stream::EVENTS, events).unwrap_or(Event::Nothing);
+        scheduler.note(&format_args!("event: {event:?}"));
+        let host = usize::try_from(scheduler.below(Stream::EVENTS, cluster.hosts() as u64)).unwrap_or(0);
+        match event {
+            Event::Nothing => {}
+            Event::Assign => assign(cluster, host),
+            Event::Kill => cluster.process(host).kill(),
+            Event::Pause => {
+                let steps = 1 << (6 + scheduler.below(Stream::EVENTS, 7));
+                scheduler.pause(cluster.process(host).id, steps);
+            }
+            Event::CrashHost => cluster.crash_host(host),
+            Event::CutOff => {
+                cluster.storage.cut_off(host);
+                heal_later(cluster, host);
+            }
+            Event::CrashServer => {
+                cluster.storage.crash_server();
+                cluster.wait_steps(scheduler.below(Stream::EVENTS, 200));
+                cluster.storage.start_server();
+            }
+            Event::LosePower => cluster.lose_power(),
+        }
+        let longest = [30, 300, 1500];
+        let longest = scheduler.pick(Stream::EVENTS, &longest).unwrap_or(1);
+        cluster.wait_steps(scheduler.below(Stream::EVENTS, longest));
+    }
+}
+
+/// Ends a cut after some steps, or some time.
+fn heal_later(cluster: &Arc<Cluster>, host: usize) {
+    let scheduler = &cluster.scheduler;
+    let steps = scheduler.steps() + scheduler.below(Stream::EVENTS, 1500);
+    let cluster = Arc::clone(cluster);
+    scheduler.spawn(NOBODY, "network", move || {
+        // Tasks of no process never die.
+        let _ = cluster.scheduler.leave(Until::Step(steps));
+        cluster.scheduler.note(&format_args!("host {host} reaches the server again"));
+        cluster.storage.heal(host);
+    });
+}
+
+fn assign(cluster: &Arc<Cluster>, host: usize) {
+    let scheduler = &cluster.scheduler;
+    let topic = usize::try_from(scheduler.below(Stream::EVENTS, cluster.topics.len() as u64)).unwrap_or(0);
+    let Some(assigned) = cluster.topics.get(topic).map(|topic| &topic.assigned) else { return };
+    let last = assigned.load(Ordering::Relaxed);
+    // As controllers that disagree would: the same epoch twice, epochs left out.
+    let epoch = match scheduler.below(Stream::EVENTS, 8) {
+        1 => last.max(1),
+        2 => last + 3,
+        _ => last + 1,
+    };
+    assigned.fetch_max(epoch, Ordering::Relaxed);
+    let Some(epoch) = Epoch::new(epoch) else { return };
+    let process = cluster.process(host);
+    scheduler.note(&format_args!("topic {topic} is to be led by process {} at epoch {epoch}", process.id));
+    leader::assign(cluster, &process, topic, epoch);
+}

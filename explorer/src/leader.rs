@@ -1,0 +1,407 @@
+//! A leader's life, as a task: it opens a partition, serves clients that ask for this and that, and goes on after it was
+//! deposed, without knowing.
+
+use std::sync::Arc;
+
+use kaas_engine::completion::Ticket;
+use kaas_engine::types::{Epoch, Offset};
+use kaas_engine::{
+    Acks, AppendError, AppendOptions, AppendOutcome, EngineError, Isolation, OpenPartition, Partition, Read,
+    ReadError, ReadRequest, State,
+};
+use parking_lot::Mutex;
+
+use crate::choices::Stream;
+use crate::clients::{Batch, decode, plain};
+use crate::cluster::{Cluster, Topic};
+use crate::problem::Problem;
+use crate::process::Process;
+use crate::scheduler::{Dead, Until};
+
+/// What clients ask for; the first is nothing.
+#[derive(Debug, Clone, Copy)]
+enum Request {
+    Nothing,
+    Produce,
+    ProducePlain(Acks),
+    Fetch,
+    Status,
+    DeleteRecords,
+    Maintain,
+    Wait,
+}
+
+/// Some more often than others.
+const REQUESTS: &[Request] = &[
+    Request::Nothing,
+    Request::Produce,
+    Request::Produce,
+    Request::Produce,
+    Request::Produce,
+    Request::ProducePlain(Acks::Committed),
+    Request::ProducePlain(Acks::Written),
+    Request::Fetch,
+    Request::Fetch,
+    Request::Fetch,
+    Request::Status,
+    Request::DeleteRecords,
+    Request::Maintain,
+    Request::Wait,
+    Request::Wait,
+    Request::Wait,
+];
+
+/// Those of a busy partition.
+const BUSY: &[Request] = &[
+    Request::Nothing,
+    Request::Produce,
+    Request::ProducePlain(Acks::Committed),
+    Request::Produce,
+    Request::Fetch,
+];
+
+/// An append whose outcome is not known yet.
+struct Pending {
+    what: Sent,
+    ticket: Ticket<AppendOutcome>,
+}
+
+enum Sent {
+    Batch(Batch),
+    Plain { value: String, acks: Acks },
+}
+
+type PendingList = Arc<Mutex<Vec<Pending>>>;
+
+/// One leader.
+pub struct Leader {
+    cluster: Arc<Cluster>,
+    process: Arc<Process>,
+    topic: usize,
+    epoch: Epoch,
+    script: Stream,
+    pending: PendingList,
+}
+
+/// Assigns the partition to a process at an epoch, and lets it lead in a task of its own.
+pub fn assign(cluster: &Arc<Cluster>, process: &Arc<Process>, topic: usize, epoch: Epoch) {
+    let script = Stream::script(cluster.next_leader());
+    let leader = Leader {
+        cluster: Arc::clone(cluster),
+        process: Arc::clone(process),
+        topic,
+        epoch,
+        script,
+        pending: PendingList::default(),
+    };
+    cluster.scheduler.spawn(process.id, "leader", move || {
+        // A dead one just ends.
+        let _ = leader.lead();
+    });
+}
+
+/// Opens the partition in a process and checks what was found. `None` if that fails for a reason that may be.
+pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -> Option<Arc<Partition>> {
+    let request = OpenPartition {
+        dir: topic.dir.clone(),
+        identity: topic.identity.clone(),
+        epoch,
+        claimant: process.claimant(),
+        config: cluster.config.clone(),
+    };
+    if !process.may_claim(&topic.dir, epoch) {
+        return None;
+    }
+    let outcome = process.engine.open_partition(request);
+    if process.is_dead() {
+        return None;
+    }
+    if outcome.is_err() {
+        process.claim_failed(&topic.dir, epoch);
+    }
+    match outcome {
+        Ok(partition) => {
+            let status = partition.status();
+            cluster.scheduler.note(&format_args!(
+                "{} opened at epoch {epoch}: {} to {}",
+                topic.identity.topic, status.log_start, status.high_watermark
+            ));
+            let found = topic.history.lock().opened(epoch.get(), status.log_start.0, status.high_watermark.0);
+            cluster.check(found);
+            process.keep(&partition);
+            Some(partition)
+        }
+        Err(
+            error @ (EngineError::Damaged { .. }
+            | EngineError::NewerFormat { .. }
+            | EngineError::Foreign { .. }),
+        ) => {
+            let text = format!("{} at epoch {epoch}: {error}", topic.identity.topic);
+            cluster.scheduler.report(Problem::Damaged(text));
+            None
+        }
+        Err(error) => {
+            cluster.scheduler.note(&format_args!("not opened at epoch {epoch}: {error}"));
+            None
+        }
+    }
+}
+
+/// Reads a partition from its log start to its high watermark, and checks what is read. The number of records.
+pub fn read_all(
+    cluster: &Cluster,
+    process: &Process,
+    topic: &Topic,
+    partition: &Arc<Partition>,
+    max_bytes: usize,
+    mut show: impl FnMut(i64, String),
+) -> Result<(), ReadError> {
+    let epoch = partition.epoch().get();
+    let mut from = partition.status().log_start;
+    loop {
+        let request = ReadRequest {
+            from,
+            max_bytes,
+            at_least_one: true,
+            isolation: Isolation::ReadUncommitted,
+            file_ranges: false,
+        };
+        let fetched = match partition.read(request)? {
+            Read::Ready(fetched) => fetched,
+            Read::Blocking(read) => read.run()?,
+        };
+        if process.is_dead() {
+            return Ok(());
+        }
+        let records = match decode(&fetched) {
+            Ok(records) => records,
+            Err(error) => {
+                cluster.scheduler.report(Problem::Damaged(format!(
+                    "fetched from offset {from} at epoch {epoch}: {error}"
+                )));
+                return Ok(());
+            }
+        };
+        let Some((last, _)) = records.last() else { return Ok(()) };
+        let next = Offset(last + 1);
+        for (offset, value) in records.into_iter().filter(|(offset, _)| *offset >= from.0) {
+            {
+                let mut history = topic.history.lock();
+                history.read += 1;
+                let saw = history.saw(epoch, offset, &value, "read");
+                drop(history);
+                cluster.check(saw);
+            }
+            show(offset, value);
+        }
+        from = next;
+    }
+}
+
+impl Leader {
+    fn topic(&self) -> Option<&Topic> {
+        self.cluster.topics.get(self.topic)
+    }
+
+    fn lead(&self) -> Result<(), Dead> {
+        let scheduler = &self.cluster.scheduler;
+        let Some(topic) = self.topic() else { return Ok(()) };
+        let Some(partition) = open(&self.cluster, &self.process, topic, self.epoch) else { return Ok(()) };
+        for _ in 0..4 + scheduler.below(self.script, 12) {
+            if scheduler.has_problems() {
+                return Ok(());
+            }
+            let requests = if self.cluster.is_busy { BUSY } else { REQUESTS };
+            let request = scheduler.pick(self.script, requests).unwrap_or(Request::Nothing);
+            scheduler.step(&format_args!("client: {request:?}"))?;
+            self.serve(topic, &partition, request)?;
+            self.take_answers(topic)?;
+        }
+        match scheduler.below(self.script, 3) {
+            // It goes on leading, with nobody to serve.
+            0 => self.wait_for_answers(topic)?,
+            1 => {
+                let ticket = partition.close();
+                self.wait(ticket)?;
+            }
+            _ => {
+                let ticket = partition.abandon();
+                self.wait(ticket)?;
+            }
+        }
+        self.wait_for_answers(topic)
+    }
+
+    fn serve(&self, topic: &Topic, partition: &Arc<Partition>, request: Request) -> Result<(), Dead> {
+        match request {
+            Request::Nothing => {}
+            Request::Produce => self.produce(topic, partition),
+            Request::ProducePlain(acks) => {
+                let value = topic.unique_value();
+                if let Ok(batch) = plain(&value, self.cluster.client_time()) {
+                    let options = AppendOptions { acks, ..AppendOptions::default() };
+                    if let Ok(ticket) = partition.append(&batch, options) {
+                        self.pending.lock().push(Pending { what: Sent::Plain { value, acks }, ticket });
+                    }
+                }
+            }
+            Request::Fetch => self.fetch(topic, partition)?,
+            Request::Status => self.look(topic, partition),
+            Request::DeleteRecords => self.delete(topic, partition)?,
+            Request::Maintain => {
+                let outcome = self.wait(partition.maintain())?;
+                if let Some(Ok(maintained)) = outcome {
+                    self.saw_log_start(topic, maintained.log_start);
+                }
+            }
+            Request::Wait => self.wait_for_answers(topic)?,
+        }
+        Ok(())
+    }
+
+    /// A producer sends what it does not know to be appended, or something new.
+    fn produce(&self, topic: &Topic, partition: &Arc<Partition>) {
+        let scheduler = &self.cluster.scheduler;
+        let mut producers = topic.producers.lock();
+        let count = producers.len();
+        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
+        let Some(producer) = producers.get_mut(chosen) else { return };
+        let fresh = scheduler.below(self.script, 4);
+        if producer.to_send().is_empty() || fresh > 1 {
+            for _ in 0..1 + fresh {
+                let records = 1 + i32::try_from(scheduler.below(self.script, 3)).unwrap_or(0);
+                producer.make(records);
+            }
+        }
+        let sent = producer.to_send();
+        drop(producers);
+        for batch in sent {
+            let Ok(bytes) = batch.encode(self.cluster.client_time()) else { return };
+            match partition.append(&bytes, AppendOptions::default()) {
+                Ok(ticket) => self.pending.lock().push(Pending { what: Sent::Batch(batch), ticket }),
+                Err(error) => return self.cluster.scheduler.note(&format_args!("{batch:?}: {error}")),
+            }
+        }
+    }
+
+    fn take_answers(&self, topic: &Topic) -> Result<(), Dead> {
+        // What a dead process was told, nobody hears.
+        if self.process.is_dead() {
+            return Err(Dead);
+        }
+        let told: Vec<Pending> = {
+            let mut pending = self.pending.lock();
+            let (told, rest) =
+                std::mem::take(&mut *pending).into_iter().partition(|one| one.ticket.is_told());
+            *pending = rest;
+            told
+        };
+        for Pending { what, ticket } in told {
+            match ticket.wait() {
+                Ok(Ok(appended)) => self.acknowledged(topic, &what, appended.base_offset.0),
+                Ok(Err(error)) => self.refused(&what, &error),
+                Err(abandoned) => self.cluster.scheduler.note(&abandoned),
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self, topic: &Topic, what: &Sent, base_offset: i64) {
+        let epoch = self.epoch.get();
+        let values: Vec<String> = match what {
+            // Written, no more: it may be lost.
+            Sent::Plain { acks: Acks::Written | Acks::None, .. } => return,
+            Sent::Plain { value, .. } => vec![value.clone()],
+            Sent::Batch(batch) => batch.values().collect(),
+        };
+        self.cluster.scheduler.note(&format_args!("acknowledged at {base_offset}: {values:?}"));
+        for (value, offset) in values.iter().zip(base_offset..) {
+            let mut history = topic.history.lock();
+            history.acknowledged += 1;
+            let saw = history.saw(epoch, offset, value, "acknowledged");
+            drop(history);
+            self.cluster.check(saw);
+        }
+        if let Sent::Batch(batch) = what {
+            for producer in topic.producers.lock().iter_mut() {
+                producer.acknowledged(batch, base_offset);
+            }
+        }
+    }
+
+    fn refused(&self, what: &Sent, error: &AppendError) {
+        let what = match what {
+            Sent::Batch(batch) => format!("{batch:?}"),
+            Sent::Plain { value, .. } => value.clone(),
+        };
+        self.cluster.scheduler.note(&format_args!("refused: {what}: {error}"));
+    }
+
+    fn fetch(&self, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
+        let max_bytes = self.cluster.scheduler.pick(self.script, &[1 << 20, 1, 300]).unwrap_or(1);
+        match read_all(&self.cluster, &self.process, topic, partition, max_bytes, |_, _| {}) {
+            Err(error @ ReadError::Damaged { .. }) if !self.process.is_dead() => {
+                let text = format!("{} at epoch {}: {error}", topic.identity.topic, self.epoch);
+                self.cluster.scheduler.report(Problem::Damaged(text));
+            }
+            Err(error) => self.cluster.scheduler.note(&error),
+            Ok(()) => {}
+        }
+        if self.process.is_dead() { Err(Dead) } else { Ok(()) }
+    }
+
+    fn look(&self, topic: &Topic, partition: &Arc<Partition>) {
+        let status = partition.status();
+        if status.state != State::Leading {
+            return;
+        }
+        self.saw_log_start(topic, status.log_start);
+        let saw = topic.history.lock().saw_committed(self.epoch.get(), status.high_watermark.0, "status");
+        self.cluster.check(saw);
+    }
+
+    fn saw_log_start(&self, topic: &Topic, log_start: Offset) {
+        let saw = topic.history.lock().saw_log_start(self.epoch.get(), log_start.0);
+        self.cluster.check(saw);
+    }
+
+    fn delete(&self, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
+        let status = partition.status();
+        let span = u64::try_from(status.high_watermark.0 - status.log_start.0).unwrap_or(0);
+        let chosen = i64::try_from(self.cluster.scheduler.below(self.script, span + 1)).unwrap_or(0);
+        let before = status.log_start.0 + chosen;
+        {
+            let mut history = topic.history.lock();
+            history.log_start_asked = history.log_start_asked.max(before);
+        }
+        match self.wait(partition.delete_records(Some(Offset(before))))? {
+            Some(Ok(log_start)) => self.saw_log_start(topic, log_start),
+            Some(Err(error)) => self.cluster.scheduler.note(&error),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn wait_for_answers(&self, topic: &Topic) -> Result<(), Dead> {
+        let pending = Arc::clone(&self.pending);
+        let all_told = move || pending.lock().iter().all(|one| one.ticket.is_told());
+        self.cluster.scheduler.leave(Until::True(Box::new(all_told)))?;
+        self.take_answers(topic)
+    }
+
+    /// Waits for a ticket; `None` if it was abandoned.
+    fn wait<T: Send + 'static>(&self, ticket: Ticket<T>) -> Result<Option<T>, Dead> {
+        wait(&self.cluster, ticket)
+    }
+}
+
+/// Waits for a ticket; `None` if it was abandoned.
+pub fn wait<T: Send + 'static>(cluster: &Cluster, ticket: Ticket<T>) -> Result<Option<T>, Dead> {
+    let ticket = Arc::new(Mutex::new(Some(ticket)));
+    let watched = Arc::clone(&ticket);
+    let is_told = move || watched.lock().as_ref().is_none_or(Ticket::is_told);
+    cluster.scheduler.leave(Until::True(Box::new(is_told)))?;
+    let taken = ticket.lock().take();
+    // Told by now: no waiting.
+    Ok(taken.and_then(|ticket| ticket.wait().ok()))
+}

@@ -1,0 +1,272 @@
+//! What can happen in a run, by name.
+
+use kaas_engine::{EngineSettings, LogConfig};
+
+use crate::audit::Ending;
+use crate::choices::Stream;
+use crate::director::Event;
+use crate::process::Faults;
+use crate::scheduler::Scheduler;
+use crate::storage::FileSystem;
+
+/// A kind of run.
+#[derive(Debug, Clone, Copy)]
+pub struct Scenario {
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    pub hosts: usize,
+    /// Each run chooses one of these; the first is the plainest.
+    pub file_systems: &'static [FileSystem],
+    pub topics: usize,
+    /// The first is nothing.
+    pub events: &'static [Event],
+    /// Events of a run: at least the first, less than the second number more.
+    pub event_count: (u64, u64),
+    /// Each run chooses one of these; the first is the plainest.
+    pub faults: &'static [Faults],
+    pub endings: &'static [Ending],
+    /// Records that may be committed without a sync are committed so, now and then; no power is lost then.
+    pub unsynced: bool,
+    /// Segments are deleted by size and by time.
+    pub retention: bool,
+    /// Clients do little but produce, and a cycle takes one batch: several are under way at once.
+    pub busy: bool,
+}
+
+const EVERY: &[FileSystem] = &[FileSystem::Local, FileSystem::Nfs, FileSystem::CephFs];
+
+const NONE: Faults = Faults { kill: 0, full: 0, sync: 0, fence: 0, any: 0 };
+
+/// All there are.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "takeovers",
+        about: "several leaders at once, paused at any step, killed, deposed without knowing",
+        hosts: 3,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
+        event_count: (4, 6),
+        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { fence: 8, ..NONE }],
+        endings: &[Ending::Killed],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "handover",
+        about: "one leader after the other, the earlier one in the middle of its work",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Assign, Event::Assign],
+        event_count: (2, 2),
+        faults: &[NONE, Faults { fence: 8, ..NONE }],
+        endings: &[Ending::Killed],
+        unsynced: false,
+        retention: false,
+        busy: true,
+    },
+    Scenario {
+        name: "power",
+        about: "the volume loses power, also while leaders recover from the last time",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Kill,
+            Event::LosePower,
+            Event::LosePower,
+        ],
+        event_count: (5, 8),
+        faults: &[NONE, Faults { kill: 100, ..NONE }, Faults { kill: 40, ..NONE }],
+        endings: &[Ending::LostPower],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "hosts",
+        about: "hosts and the server crash, are cut off and come back; late writes land",
+        hosts: 3,
+        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
+        topics: 1,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Pause,
+            Event::CrashHost,
+            Event::CutOff,
+            Event::CutOff,
+            Event::CrashServer,
+        ],
+        event_count: (5, 8),
+        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { sync: 40, ..NONE }],
+        endings: &[Ending::Killed, Ending::LostPower],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "recovery",
+        about: "a recovery that loses power at its first step, at its second, and so on",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
+        event_count: (3, 4),
+        faults: &[NONE, Faults { full: 6, ..NONE }],
+        endings: &[Ending::RecoveryLosesPower],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "faults",
+        about: "calls that fail: full volumes, syncs, the fence, anything",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Kill,
+            Event::Pause,
+            Event::LosePower,
+        ],
+        event_count: (4, 7),
+        faults: &[
+            NONE,
+            Faults { full: 5, ..NONE },
+            Faults { sync: 30, ..NONE },
+            Faults { fence: 8, ..NONE },
+            Faults { any: 100, ..NONE },
+            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300 },
+        ],
+        endings: &[Ending::Killed, Ending::LostPower],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "retention",
+        about: "segments deleted by size and time, under takeovers",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
+        event_count: (3, 6),
+        faults: &[NONE, Faults { kill: 300, ..NONE }],
+        endings: &[Ending::Killed, Ending::LostPower],
+        unsynced: false,
+        retention: true,
+        busy: false,
+    },
+    Scenario {
+        name: "unsynced",
+        about: "flush.messages and flush.ms: committed without a sync, and takeovers without a loss of power",
+        hosts: 3,
+        file_systems: EVERY,
+        topics: 1,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
+        event_count: (4, 6),
+        faults: &[NONE, Faults { kill: 300, ..NONE }],
+        endings: &[Ending::Killed],
+        unsynced: true,
+        retention: false,
+        busy: false,
+    },
+    Scenario {
+        name: "crowd",
+        about: "several partitions in each process",
+        hosts: 2,
+        file_systems: EVERY,
+        topics: 3,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Kill,
+            Event::Pause,
+        ],
+        event_count: (6, 6),
+        faults: &[NONE, Faults { kill: 400, ..NONE }, Faults { full: 8, ..NONE }],
+        endings: &[Ending::Killed, Ending::LostPower],
+        unsynced: false,
+        retention: false,
+        busy: false,
+    },
+];
+
+/// The scenario of that name.
+pub fn by_name(name: &str) -> Option<&'static Scenario> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name)
+}
+
+impl Scenario {
+    /// Settings that make segments, checkpoints and cycles small, so that little work reaches far.
+    pub fn settings(&self, scheduler: &Scheduler) -> (EngineSettings, LogConfig) {
+        fn pick<T: Copy>(scheduler: &Scheduler, plainest: T, others: &[T]) -> T {
+            let chosen = scheduler.below(Stream::SETUP, others.len() as u64 + 1);
+            let at = usize::try_from(chosen).ok().and_then(|chosen| chosen.checked_sub(1));
+            at.and_then(|at| others.get(at)).copied().unwrap_or(plainest)
+        }
+        let mut settings = EngineSettings {
+            checkpoint_distance_bytes: pick(scheduler, 1 << 20, &[200, 600]),
+            tail_bytes_max: pick(scheduler, 4 << 20, &[0, 300]),
+            cycle_bytes_max: pick(scheduler, 1 << 20, &[100, 300]),
+            open_segments_max: pick(scheduler, 256, &[1]),
+            stall_limit_ms: pick(scheduler, 30_000, &[50]),
+            ..EngineSettings::default()
+        };
+        let mut config = LogConfig {
+            segment_bytes: pick(scheduler, 1 << 20, &[250, 500]),
+            segment_ms: pick(scheduler, 7 * 86_400_000, &[200]),
+            index_interval_bytes: 60,
+            ..LogConfig::default()
+        };
+        if self.busy {
+            settings.cycle_bytes_max = 1;
+        }
+        if self.unsynced {
+            config.flush_messages = pick(scheduler, 1, &[4, i64::MAX.unsigned_abs()]);
+            config.flush_ms = pick(scheduler, i64::MAX, &[50, 500]);
+        }
+        if self.retention {
+            config.retention_bytes = pick(scheduler, -1, &[0, 400]);
+            config.retention_ms = pick(scheduler, 86_400_000, &[0, 300]);
+        }
+        (settings, config)
+    }
+
+    /// What may fail in this run.
+    pub fn faults_of(&self, scheduler: &Scheduler) -> Faults {
+        scheduler.pick(Stream::SETUP, self.faults).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_fit_into_a_line() {
+        for (at, scenario) in SCENARIOS.iter().enumerate() {
+            assert!(scenario.name.bytes().all(|byte| byte.is_ascii_lowercase()), "{}", scenario.name);
+            assert!(SCENARIOS[..at].iter().all(|other| other.name != scenario.name), "{}", scenario.name);
+            assert_eq!(scenario.events.first(), Some(&Event::Nothing));
+        }
+    }
+}

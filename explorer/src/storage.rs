@@ -1,0 +1,204 @@
+//! The volume of a run, the machines that mount it, and what happens to them.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kaas_fault_injection::faulty::{Hook, Point, Verdict};
+use kaas_fault_injection::simulated::{Broken, Choose, Park, Profile, Simulation};
+use kaas_substrate::{ErrorClass, Substrate};
+use parking_lot::Mutex;
+
+use crate::choices::Stream;
+use crate::process::Faults;
+use crate::scheduler::{Scheduler, Until};
+
+/// What the volume behaves as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileSystem {
+    /// A disk of one machine, on which every process runs.
+    Local,
+    Nfs,
+    CephFs,
+}
+
+/// How often a call that does not return is tried again.
+const PARKED: Duration = Duration::from_millis(500);
+
+/// Before a call in so many, some machine sends a part of what it has dirty.
+const WRITE_BACK_ONE_IN: u64 = 40;
+
+/// Before a call in so many, some machine forgets what it can get again.
+const FORGET_ONE_IN: u64 = 300;
+
+/// The volume.
+pub struct Storage {
+    scheduler: Arc<Scheduler>,
+    file_system: FileSystem,
+    /// Machines that processes run on; one more looks at the end.
+    hosts: usize,
+    volume: Mutex<Simulation>,
+    has_lost_power: AtomicBool,
+}
+
+fn choose(scheduler: &Arc<Scheduler>) -> Choose {
+    let scheduler = Arc::clone(scheduler);
+    Box::new(move |bound| scheduler.below(Stream::STORAGE, bound))
+}
+
+impl Storage {
+    /// An empty volume.
+    pub fn new(
+        scheduler: &Arc<Scheduler>,
+        file_system: FileSystem,
+        broken: Broken,
+        hosts: usize,
+        faults: &Arc<Mutex<Faults>>,
+    ) -> Arc<Self> {
+        let profile = match file_system {
+            FileSystem::Local => Profile::local(),
+            FileSystem::Nfs => Profile::nfs(),
+            FileSystem::CephFs => Profile::cephfs(),
+        };
+        let volume = Simulation::new(profile.breaking(broken), choose(scheduler));
+        volume.park_with(Arc::new(Waiting { scheduler: Arc::clone(scheduler) }));
+        volume.fail_syncs(Arc::new(Disk { scheduler: Arc::clone(scheduler), faults: Arc::clone(faults) }));
+        Arc::new(Self {
+            scheduler: Arc::clone(scheduler),
+            file_system,
+            hosts,
+            volume: Mutex::new(volume),
+            has_lost_power: AtomicBool::new(false),
+        })
+    }
+
+    /// A handle on it.
+    fn volume(&self) -> Simulation {
+        self.volume.lock().clone()
+    }
+
+    /// The machine that a host's processes run on.
+    fn machine(&self, host: usize) -> usize {
+        if self.file_system == FileSystem::Local { 0 } else { host }
+    }
+
+    /// Hosts that go down when this one does.
+    pub fn hosts_with(&self, host: usize) -> std::ops::RangeInclusive<usize> {
+        if self.file_system == FileSystem::Local { 0..=self.hosts } else { host..=host }
+    }
+
+    /// The volume as it is seen on a host.
+    pub fn mount(&self, host: usize) -> Arc<dyn Substrate> {
+        self.volume().host(self.machine(host))
+    }
+
+    /// To be called before every call to the volume: its clock is the scheduler's, and what happens behind everybody's
+    /// back happens.
+    pub fn before_call(&self) {
+        let now_ms = u64::try_from(self.scheduler.now().as_millis()).unwrap_or(u64::MAX);
+        let volume = self.volume();
+        volume.advance(now_ms.saturating_sub(volume.now_ms()));
+        let machines = self.machine(self.hosts) as u64 + 1;
+        let machine = || usize::try_from(self.scheduler.below(Stream::STORAGE, machines)).unwrap_or(0);
+        if self.scheduler.one_in(Stream::STORAGE, WRITE_BACK_ONE_IN) {
+            volume.write_back(machine());
+        }
+        if self.scheduler.one_in(Stream::STORAGE, FORGET_ONE_IN) {
+            volume.drop_caches(machine());
+        }
+    }
+
+    /// A host loses power. Its processes must be dead.
+    pub fn crash_host(&self, host: usize) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
+        self.volume().crash_host(self.machine(host));
+    }
+
+    /// Everything loses power. Every process must be dead.
+    pub fn lose_power(&self) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
+        self.volume().lose_power();
+    }
+
+    pub fn cut_off(&self, host: usize) {
+        self.volume().cut_off(self.machine(host));
+    }
+
+    pub fn heal(&self, host: usize) {
+        self.volume().heal(self.machine(host));
+    }
+
+    pub fn crash_server(&self) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
+        self.volume().crash_server();
+    }
+
+    pub fn start_server(&self) {
+        self.volume().start_server();
+    }
+
+    /// Everybody reaches the server again.
+    pub fn settle(&self) {
+        self.start_server();
+        (0..=self.hosts).for_each(|host| self.heal(host));
+    }
+
+    /// True once any power was lost.
+    pub fn has_lost_power(&self) -> bool {
+        self.has_lost_power.load(Ordering::Relaxed)
+    }
+
+    /// The volume as it is now, once more.
+    pub fn fork(&self) -> Simulation {
+        self.volume().fork(self.choices())
+    }
+
+    /// Choices for another volume.
+    pub fn choices(&self) -> Choose {
+        choose(&self.scheduler)
+    }
+
+    /// Goes on with another. Every process must be dead.
+    pub fn replace(&self, volume: Simulation) {
+        *self.volume.lock() = volume;
+    }
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Storage").field("file_system", &self.file_system).finish_non_exhaustive()
+    }
+}
+
+/// Calls that do not return wait as tasks.
+#[derive(Debug)]
+struct Waiting {
+    scheduler: Arc<Scheduler>,
+}
+
+impl Park for Waiting {
+    fn park(&self, _host: usize) -> bool {
+        let again = self.scheduler.now().saturating_add(PARKED);
+        self.scheduler.leave(Until::Time(again)).is_ok()
+    }
+}
+
+/// Syncs that fail.
+#[derive(Debug)]
+struct Disk {
+    scheduler: Arc<Scheduler>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl Hook for Disk {
+    fn before(&self, _point: Point, _path: &Path) -> Verdict {
+        let one_in = self.faults.lock().sync;
+        if self.scheduler.one_in(Stream::STORAGE, one_in) {
+            Verdict::Fail(ErrorClass::Io)
+        } else {
+            Verdict::Pass
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Every scenario, over some seeds; over more with `KAAS_EXPLORER_SEEDS`. A failure prints the line that replays it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use kaas_explorer::scenario::by_name;
+use kaas_explorer::{Line, run};
+
+/// Explores a scenario, and looks that enough happens for the outcome to mean something.
+fn explore(name: &str) {
+    explore_a_share(name, 1);
+}
+
+/// The same, over one seed in `share`.
+fn explore_a_share(name: &str, share: u64) {
+    let scenario = by_name(name).unwrap();
+    let seeds: u64 =
+        std::env::var("KAAS_EXPLORER_SEEDS").map_or(40, |seeds| seeds.parse().expect("a number"));
+    let seeds = seeds.div_ceil(share);
+    let (mut leaders, mut acknowledged, mut read) = (0, 0, 0);
+    for seed in 0..seeds {
+        let outcome = run(&Line { scenario: scenario.name.to_owned(), seed, kept: None }, false).unwrap();
+        assert!(
+            outcome.problems.is_empty(),
+            "kaas-explorer --trace --replay {}\n{:?}",
+            outcome.line,
+            outcome.problems
+        );
+        leaders += outcome.counts.leaders;
+        acknowledged += outcome.counts.acknowledged;
+        read += outcome.counts.read;
+    }
+    assert!(
+        leaders >= 2 * seeds && acknowledged >= 4 * seeds && read >= 10 * seeds,
+        "{leaders} {acknowledged} {read}"
+    );
+}
+
+#[test]
+fn takeovers() {
+    explore("takeovers");
+}
+
+#[test]
+fn one_leader_after_the_other() {
+    explore("handover");
+}
+
+#[test]
+fn hosts_and_servers_that_crash_and_are_cut_off() {
+    explore("hosts");
+}
+
+#[test]
+fn losses_of_power() {
+    explore("power");
+}
+
+#[test]
+fn recoveries_that_lose_power_at_every_step() {
+    // Each has some hundred recoveries in it.
+    explore_a_share("recovery", 20);
+}
+
+#[test]
+fn faults() {
+    explore("faults");
+}
+
+#[test]
+fn retention() {
+    explore("retention");
+}
+
+#[test]
+fn unsynced_commits() {
+    explore("unsynced");
+}
+
+#[test]
+fn several_partitions_in_a_process() {
+    explore("crowd");
+}
