@@ -89,10 +89,38 @@ mod real_clients {
         kafka_3_7_performance_tools: "kafka-3.7" "perf";
     }
 
-    /// The base offset in a segment's name, `<epoch>-<base offset>.log`.
+    /// The base offset in a segment's name, `<epoch>-<base offset>.log`, or with a generation behind it.
     fn base_offset(log: &Path) -> u64 {
         let stem = log.file_stem().unwrap().to_str().unwrap();
-        stem.rsplit('-').next().unwrap().parse().unwrap()
+        stem.split('-').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Clients fill a compacted topic and wait until it is compacted; then Kafka's own kafka-dump-log reads what is left.
+    #[test]
+    fn compacted_topics() {
+        let mut broker = Broker::start_with(&["--set", "log.cleaner.backoff.ms=100"]);
+        assert!(broker.is_own(), "this test reads the broker's files");
+        let prefix = prefix();
+        for client in ["confluent", "kafka-4"] {
+            let output = run(client, "compaction", broker.bootstrap(), &prefix, &[]);
+            assert!(output.contains("ok"), "{client} did not say that it passed: {output}");
+        }
+        assert!(broker.stop().success(), "the broker's clean stop");
+        let mut logs = Vec::new();
+        logs_below(broker.data_dir(), &mut logs);
+        let rewritten = |log: &PathBuf| log.file_stem().unwrap().to_str().unwrap().split('-').count() == 3;
+        logs.retain(|log| log.to_str().unwrap().contains(&prefix) && rewritten(log));
+        assert!(logs.len() >= 2, "rewritten segments: {logs:?}");
+        for log in &logs {
+            let (index, time) = (log.with_extension("index"), log.with_extension("timeindex"));
+            let base = base_offset(log).to_string();
+            let more = ["--log", log.to_str().unwrap(), "--index", index.to_str().unwrap()];
+            let more =
+                [&more[..], &["--timeindex", time.to_str().unwrap(), "--base-offset", &base, "--gaps"]]
+                    .concat();
+            let answer = run("dump-log", "check", broker.bootstrap(), &prefix, &more);
+            assert!(number(&answer, "batches") > 0, "{answer}");
+        }
     }
 
     fn logs_below(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -161,8 +161,6 @@ fn invalid_topic_configs_are_refused_in_kafkas_words() {
 #[test]
 fn what_would_be_ignored_is_refused_with_the_reason() {
     for (name, value, part) in [
-        ("cleanup.policy", "compact", "compaction is not supported yet"),
-        ("cleanup.policy", "compact,delete", "compaction is not supported yet"),
         ("compression.type", "zstd", "never compresses again"),
         ("preallocate", "true", "does not preallocate"),
         ("remote.storage.enable", "TRUE", "Tiered Storage functionality is disabled"),
@@ -172,7 +170,7 @@ fn what_would_be_ignored_is_refused_with_the_reason() {
         assert!(matches!(error, ConfigError::Unsupported { .. }), "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
-    let statically = BrokerConfigs::new(0, map(&[("log.cleanup.policy", "compact")]));
+    let statically = BrokerConfigs::new(0, map(&[("log.preallocate", "true")]));
     assert!(matches!(statically, Err(ConfigError::Unsupported { .. })));
 }
 
@@ -180,11 +178,15 @@ fn what_would_be_ignored_is_refused_with_the_reason() {
 fn accepted_values_have_their_effect() {
     let base = check(&[]).unwrap();
     // Everything that says it acts, changes what the engine is told.
-    for definition in topic_definitions().iter().filter(|definition| definition.effect == Effect::Acts) {
+    for definition in topic_definitions()
+        .iter()
+        .filter(|definition| matches!(definition.effect, Effect::Acts | Effect::Compaction))
+    {
         let value = match definition.name {
             "cleanup.policy" => "",
             "compression.type" | "preallocate" => continue, // Each has one value.
             "message.timestamp.type" => "LogAppendTime",
+            "min.cleanable.dirty.ratio" => "0.25",
             _ => " 4097 ",
         };
         let changed = check(&[(definition.name, value)]).unwrap();

@@ -140,7 +140,7 @@ fn effect(definition: &Definition) -> &'static str {
         Effect::Acts if definition.dynamic => "at once",
         Effect::Acts => "at the start",
         Effect::Replicas => "none: no replicas",
-        Effect::Compaction => "none: no compaction yet",
+        Effect::Compaction => "on compacted topics",
         Effect::Recompression => "none: batches are not compressed again",
         Effect::TieredStorage => "none: no tiered storage",
         Effect::OldFormats => "none: record format v2 only",
@@ -349,6 +349,11 @@ fn bounds() {
             "the same, all partitions".into(),
             bytes(engine.tail_total_bytes_max),
             format!("fixed; beyond it each partition keeps {}", bytes(engine.tail_bytes_min)),
+        ],
+        [
+            "keys of the logs that are being compacted".into(),
+            bytes(engine.cleaner.dedupe_buffer_bytes),
+            "`log.cleaner.dedupe.buffer.size`; more keys take more rounds".into(),
         ],
         [
             "closed segments that are open".into(),

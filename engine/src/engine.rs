@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kaas_substrate::Substrate;
 
 use crate::clock::Clock;
+use crate::compaction::Throttle;
 use crate::driver::{Driver, Time};
 use crate::error::EngineError;
 use crate::io::IoPool;
@@ -33,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) open_segments: OpenSegments,
     pub(crate) tail_budget: Arc<TailBudget>,
     pub(crate) reserve: Arc<Reserve>,
+    pub(crate) cleaner_throttle: Throttle,
     pub(crate) time: Time,
 }
 
@@ -84,6 +86,7 @@ impl Engine {
             open_segments: OpenSegments::new(settings.open_segments_max),
             tail_budget: Arc::default(),
             reserve: Arc::new(Reserve::timed(Arc::clone(&substrate), time.clone())),
+            cleaner_throttle: Throttle::new(settings.cleaner.max_bytes_per_second, time.clone()),
             time,
             substrate,
             settings,

@@ -40,6 +40,11 @@ pub enum EngineError {
     /// An offset outside of the log.
     #[error("offset {offset} is outside of the log ({log_start} to {high_watermark})")]
     OffsetOutOfRange { offset: Offset, log_start: Offset, high_watermark: Offset },
+    /// The cleaner's memory does not hold the keys of even one batch.
+    #[error(
+        "{max_bytes} bytes do not hold the keys of the batch at offset {offset}: raise log.cleaner.dedupe.buffer.size"
+    )]
+    DedupeBufferTooSmall { offset: Offset, max_bytes: usize },
     /// The engine is shutting down and takes no more work.
     #[error("the engine is closed")]
     EngineClosed,

@@ -87,6 +87,7 @@ pub mod batch;
 pub mod bench;
 mod clock;
 mod commit;
+mod compaction;
 pub mod completion;
 mod driver;
 pub mod dump;
@@ -119,6 +120,7 @@ pub mod verify;
 
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use commit::{AppendOutcome, Appended};
+pub use compaction::{CleanerSettings, Compacted, Dirtiness};
 pub use driver::{Driver, Job};
 pub use engine::Engine;
 pub use error::{AppendError, EngineError, ReadError};

@@ -1,5 +1,6 @@
 //! Settings of the engine (per process) and of a log (per topic).
 
+use crate::compaction::CleanerSettings;
 use crate::io::IoPoolSettings;
 
 /// Bounds and limits of one engine, shared by its partitions.
@@ -30,6 +31,8 @@ pub struct EngineSettings {
     pub producer_id_expiration_ms: i64,
     /// How often an unknown leadership is asked for again, in milliseconds.
     pub fence_retry_ms: u64,
+    /// Bounds of compaction.
+    pub cleaner: CleanerSettings,
 }
 
 impl Default for EngineSettings {
@@ -47,6 +50,7 @@ impl Default for EngineSettings {
             stall_limit_ms: 30_000,
             producer_id_expiration_ms: 86_400_000,
             fence_retry_ms: 100,
+            cleaner: CleanerSettings::default(),
         }
     }
 }
@@ -62,7 +66,7 @@ pub enum TimestampPolicy {
 }
 
 /// Settings of one log, named as Kafka's topic configs. Changes take effect at once.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LogConfig {
     /// A segment is rolled before it grows past this many bytes.
     pub segment_bytes: u64,
@@ -77,6 +81,19 @@ pub struct LogConfig {
     pub index_interval_bytes: u64,
     /// Whether old segments are deleted at all (`cleanup.policy` contains `delete`).
     pub delete: bool,
+    /// Whether older records of a key are removed (`cleanup.policy` contains `compact`). Every record that is appended
+    /// needs a key then.
+    pub compact: bool,
+    /// A round of compaction is due when a larger share of the log is not compacted yet, from 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
+    /// Records younger than this are not compacted, in milliseconds.
+    pub min_compaction_lag_ms: i64,
+    /// A round is due when a record that is not compacted yet is older than this, in milliseconds; such segments are
+    /// rolled, too. `i64::MAX`: whenever.
+    pub max_compaction_lag_ms: i64,
+    /// How long tombstones, and markers of transactions with nothing left, stay after they were compacted, in
+    /// milliseconds.
+    pub delete_retention_ms: i64,
     /// Segments whose newest record is older are deleted; negative: never.
     pub retention_ms: i64,
     /// Oldest segments are deleted while the rest is at least this large; negative: never.
@@ -106,6 +123,11 @@ impl Default for LogConfig {
             segment_index_bytes: 10 << 20,
             index_interval_bytes: 4096,
             delete: true,
+            compact: false,
+            min_cleanable_dirty_ratio: 0.5,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
+            delete_retention_ms: 86_400_000,
             retention_ms: 7 * 86_400_000,
             retention_bytes: -1,
             max_message_bytes: 1_048_588,
@@ -114,6 +136,18 @@ impl Default for LogConfig {
             timestamp_after_max_ms: 3_600_000,
             flush_messages: 1,
             flush_ms: i64::MAX,
+        }
+    }
+}
+
+impl LogConfig {
+    /// How old a segment's first record may become before another one is begun, in milliseconds: what is still
+    /// appended to is never compacted.
+    pub(crate) fn roll_ms(&self) -> i64 {
+        if self.compact && self.max_compaction_lag_ms > 0 {
+            self.segment_ms.min(self.max_compaction_lag_ms)
+        } else {
+            self.segment_ms
         }
     }
 }

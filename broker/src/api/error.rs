@@ -127,7 +127,14 @@ pub fn batch(error: &BatchError) -> Failure {
         BatchErrorClass::Timestamp => ErrorCode::INVALID_TIMESTAMP,
         BatchErrorClass::Compression => ErrorCode::UNSUPPORTED_COMPRESSION_TYPE,
     };
-    Failure::new(code, error.to_string())
+    let words = match error {
+        // Kafka's, which people search for; its topic and partition stand beside them.
+        BatchError::NoKey { index } => {
+            format!("Compacted topic cannot accept message without key (record {index} of the batch)")
+        }
+        error => error.to_string(),
+    };
+    Failure::new(code, words)
 }
 
 fn producer(error: &ProducerError) -> Failure {
@@ -183,9 +190,10 @@ pub fn engine(error: &EngineError) -> Failure {
         // The directory is another topic's by now.
         EngineError::Foreign { .. } => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         EngineError::OffsetOutOfRange { .. } => ErrorCode::OFFSET_OUT_OF_RANGE,
-        EngineError::Storage(_) | EngineError::Damaged { .. } | EngineError::NewerFormat { .. } => {
-            ErrorCode::KAFKA_STORAGE_ERROR
-        }
+        EngineError::Storage(_)
+        | EngineError::Damaged { .. }
+        | EngineError::NewerFormat { .. }
+        | EngineError::DedupeBufferTooSmall { .. } => ErrorCode::KAFKA_STORAGE_ERROR,
     };
     Failure::new(code, error.to_string())
 }

@@ -118,7 +118,7 @@ fn known(name: &str) -> Result<&'static Definition, ConfigError> {
 
 /// The broker configs that the broker itself acts on, typed. Those behind topic configs are in
 /// [`EffectiveTopicConfig`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct EffectiveBrokerConfig {
     pub auto_create_topics_enable: bool,
     /// `None`: never.
@@ -129,6 +129,15 @@ pub struct EffectiveBrokerConfig {
     pub group_max_session_timeout_ms: u32,
     pub group_max_size: u32,
     pub group_min_session_timeout_ms: u32,
+    pub log_cleaner_backoff_ms: u64,
+    pub log_cleaner_dedupe_buffer_size: u64,
+    pub log_cleaner_enable: bool,
+    /// From 0 to 1.
+    pub log_cleaner_io_buffer_load_factor: f64,
+    pub log_cleaner_io_buffer_size: u32,
+    pub log_cleaner_io_max_bytes_per_second: f64,
+    /// At least 1.
+    pub log_cleaner_threads: u32,
     pub log_retention_check_interval_ms: u64,
     pub max_connections: u32,
     pub max_connections_per_ip: u32,
@@ -149,6 +158,10 @@ impl EffectiveBrokerConfig {
         // The table's bounds keep these within range; the fallbacks are never taken.
         let count = |name: &str| Ok(u32::try_from(number(name)?).unwrap_or_default());
         let long = |name: &str| Ok(u64::try_from(number(name)?).unwrap_or_default());
+        let double = |name: &str| match configs.value(name)? {
+            Some(Value::Double(number)) => Ok(number),
+            _ => Ok(0.0),
+        };
         let flag = |name: &str| Ok(configs.value(name)? == Some(Value::Boolean(true)));
         Ok(Self {
             auto_create_topics_enable: flag("auto.create.topics.enable")?,
@@ -159,6 +172,13 @@ impl EffectiveBrokerConfig {
             group_max_session_timeout_ms: count("group.max.session.timeout.ms")?,
             group_max_size: count("group.max.size")?,
             group_min_session_timeout_ms: count("group.min.session.timeout.ms")?,
+            log_cleaner_backoff_ms: long("log.cleaner.backoff.ms")?,
+            log_cleaner_dedupe_buffer_size: long("log.cleaner.dedupe.buffer.size")?,
+            log_cleaner_enable: flag("log.cleaner.enable")?,
+            log_cleaner_io_buffer_load_factor: double("log.cleaner.io.buffer.load.factor")?,
+            log_cleaner_io_buffer_size: count("log.cleaner.io.buffer.size")?,
+            log_cleaner_io_max_bytes_per_second: double("log.cleaner.io.max.bytes.per.second")?,
+            log_cleaner_threads: count("log.cleaner.threads")?,
             log_retention_check_interval_ms: long("log.retention.check.interval.ms")?,
             max_connections: count("max.connections")?,
             max_connections_per_ip: count("max.connections.per.ip")?,

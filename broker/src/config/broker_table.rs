@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use super::definition::ConfigType::{Boolean, Int, List, Long, String};
+use super::definition::ConfigType::{Boolean, Double, Int, List, Long, String};
 use super::definition::{Definition, Effect, Importance, Valid};
 use super::topic_table::{BrokerName, broker_names, topic_definitions};
 
@@ -199,6 +199,70 @@ static OWN: &[Definition] = &[
         Valid::Any,
         "Where the broker listens, as name://host:port.",
     ),
+    Definition::fixed(
+        "log.cleaner.backoff.ms",
+        Long,
+        Some("15000"),
+        Valid::AtLeast(0),
+        "How long in milliseconds the cleaner waits before it looks again whether a log is to be compacted, when none was.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction)
+    .dynamic(),
+    Definition::fixed(
+        "log.cleaner.dedupe.buffer.size",
+        Long,
+        Some("134217728"),
+        Valid::AtLeast(1_048_576),
+        "The bytes of memory that all cleaner threads together have for the keys of the logs that they compact; a key takes 24 bytes, and a fifth is left for growing. More keys take more rounds.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
+    Definition::fixed(
+        "log.cleaner.enable",
+        Boolean,
+        Some("true"),
+        Valid::Any,
+        "Whether logs are compacted at all.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
+    Definition::fixed(
+        "log.cleaner.io.buffer.load.factor",
+        Double,
+        Some("0.9"),
+        Valid::Ratio,
+        "How full the memory for keys may become, as a share. A higher one takes more keys and more time for each.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
+    Definition::fixed(
+        "log.cleaner.io.buffer.size",
+        Int,
+        Some("524288"),
+        Valid::AtLeast(0),
+        "The bytes of memory that all cleaner threads together have for reading and writing; 8 KiB a thread at least, and whatever the largest batch takes.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
+    Definition::fixed(
+        "log.cleaner.io.max.bytes.per.second",
+        Double,
+        Some("1.7976931348623157E308"),
+        Valid::Any,
+        "The rate in bytes a second at which all cleaner threads together read and write.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
+    Definition::fixed(
+        "log.cleaner.threads",
+        Int,
+        Some("1"),
+        Valid::AtLeast(1),
+        "How many logs are compacted at once.",
+    )
+    .importance(Importance::Medium)
+    .effect(Effect::Compaction),
     Definition::fixed(
         "log.dirs",
         List,

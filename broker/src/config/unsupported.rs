@@ -13,14 +13,11 @@ struct Unsupported {
 }
 
 const RECOMPRESSION: &str = "kaas stores every batch exactly as the producer sent it and never compresses again; only 'producer' is supported (set compression.type on the producer instead)";
-const COMPACTION: &str = "log compaction is not supported yet; only 'delete' is";
 const PREALLOCATION: &str = "kaas does not preallocate segment files; only 'false' is supported";
 
 const TIERED: &str = "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage.";
 
 const UNSUPPORTED: &[Unsupported] = &[
-    Unsupported { name: "cleanup.policy", value: "compact", reason: COMPACTION },
-    Unsupported { name: "log.cleanup.policy", value: "compact", reason: COMPACTION },
     Unsupported { name: "compression.type", value: "uncompressed", reason: RECOMPRESSION },
     Unsupported { name: "compression.type", value: "gzip", reason: RECOMPRESSION },
     Unsupported { name: "compression.type", value: "snappy", reason: RECOMPRESSION },

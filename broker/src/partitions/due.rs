@@ -5,9 +5,9 @@
 
 use std::path::Path;
 
-use kaas_engine::LogConfig;
 use kaas_engine::manifest::versioned::{self, VersionedError};
 use kaas_engine::manifest::{MANIFEST, Manifest};
+use kaas_engine::{Dirtiness, LogConfig};
 use kaas_substrate::Substrate;
 
 /// Whether the partition in `dir` should be opened and maintained. Blocks.
@@ -27,6 +27,30 @@ fn has_work(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
         // Its last leader did not close it: only opening it tells what it holds.
         return true;
     }
+    is_dirty(manifest, config, now_ms) || has_old_segments(manifest, config, now_ms)
+}
+
+/// Whether a round of compaction may be due: what the manifest says of the segments is enough to tell, roughly.
+fn is_dirty(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
+    let first_dirty = manifest.first_dirty_offset.max(manifest.log_start_offset);
+    let mut dirtiness = Dirtiness::default();
+    for segment in manifest.segments.iter().filter(|_| config.compact) {
+        let is_dirty = segment.end_offset > first_dirty;
+        let age_ms = now_ms.saturating_sub(segment.max_timestamp);
+        if is_dirty && config.min_compaction_lag_ms > 0 && age_ms < config.min_compaction_lag_ms {
+            break;
+        }
+        let bytes = if is_dirty { &mut dirtiness.dirty_bytes } else { &mut dirtiness.clean_bytes };
+        *bytes = bytes.saturating_add(segment.bytes);
+        if is_dirty && segment.max_timestamp > 0 {
+            let overdue_ms = age_ms.saturating_sub(config.max_compaction_lag_ms);
+            dirtiness.overdue_ms = dirtiness.overdue_ms.max(overdue_ms);
+        }
+    }
+    dirtiness.is_due(config)
+}
+
+fn has_old_segments(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
     let Some(oldest) = manifest.segments.first().filter(|_| config.delete) else { return false };
     // Records without timestamps are as old as their first maintenance, which only an open partition knows.
     let too_old = config.retention_ms >= 0
@@ -86,5 +110,27 @@ mod tests {
         assert!(!due(&manifest(true, &[(1_000, 0), (1_000, 0)]), &never));
         let compacted = LogConfig { delete: false, ..config };
         assert!(!due(&manifest(true, &[(10, 0), (50, 0)]), &compacted));
+    }
+
+    #[test]
+    fn what_is_dirty_is_due() {
+        let config = LogConfig { delete: false, compact: true, ..LogConfig::default() };
+        let of = |first_dirty_offset: i64, segments: &[(u64, i64)]| {
+            let mut manifest = manifest(true, segments);
+            for (at, segment) in (0..).zip(&mut manifest.segments) {
+                (segment.base_offset, segment.end_offset) = (at, at + 1);
+            }
+            Manifest { first_dirty_offset, ..manifest }
+        };
+        let log = [(100, 900), (100, 950)];
+        assert!(has_work(&of(0, &log), &config, 1_000));
+        assert!(!has_work(&of(1, &log), &config, 1_000), "half is not more than half");
+        assert!(has_work(&of(1, &[(100, 900), (101, 950)]), &config, 1_000));
+        assert!(!has_work(&of(2, &log), &config, 1_000));
+        let young = LogConfig { min_compaction_lag_ms: 101, ..config.clone() };
+        assert!(!has_work(&of(0, &log), &young, 1_000));
+        let overdue = LogConfig { max_compaction_lag_ms: 49, ..config.clone() };
+        assert!(has_work(&of(1, &log), &overdue, 1_000));
+        assert!(!has_work(&of(0, &log), &LogConfig { compact: false, ..config }, 1_000));
     }
 }

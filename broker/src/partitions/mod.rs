@@ -4,6 +4,7 @@
 //! that was poisoned or closed by a failure is opened again at a higher epoch, which the controller claims for
 //! itself first. Nothing here blocks a runtime thread.
 
+mod cleaner;
 mod config;
 mod due;
 mod keeper;
@@ -11,6 +12,7 @@ mod maintenance;
 mod registry;
 mod waiting;
 
+pub use cleaner::Cleaner;
 pub use config::log_config;
 pub use keeper::Keeper;
 pub use maintenance::Maintenance;

@@ -44,6 +44,8 @@ pub struct Broker {
     pub fetch_sessions: Sessions,
     /// Threads for changes of metadata. Apart from the engine's, whose work they wait for.
     pub metadata_io: IoPool,
+    /// Threads that compact logs.
+    pub cleaner_io: IoPool,
     /// Limits of connections that may change while the process runs.
     pub connection_limits: Arc<ConnectionLimits>,
     /// Whether the process is about to stop.

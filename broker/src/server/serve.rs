@@ -13,7 +13,7 @@ use super::file_reads::EngineReads;
 use super::{Broker, StartError, Started};
 use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
-use crate::partitions::Maintenance;
+use crate::partitions::{Cleaner, Maintenance};
 
 /// How often it is looked whether a full volume has room again.
 const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
@@ -56,6 +56,9 @@ impl Started {
         }
         let mut tasks = JoinSet::new();
         tasks.spawn(Maintenance::new(Arc::clone(&broker)).run());
+        for _ in 0..Cleaner::tasks(&broker) {
+            tasks.spawn(Cleaner::new(Arc::clone(&broker)).run());
+        }
         tasks.spawn(follow_store(Arc::clone(&broker)));
         tasks.spawn(keep_reserve(Arc::clone(&broker)));
         tasks.spawn(coordinate_groups(Arc::clone(&broker)));

@@ -14,7 +14,7 @@ use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
 use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
-use kaas_engine::{Engine, EngineSettings, Reserve, SystemClock};
+use kaas_engine::{CleanerSettings, Engine, EngineSettings, Reserve, SystemClock};
 use kaas_substrate::recognise::{self, Choice, Family};
 use kaas_substrate::{Memory, Substrate};
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use super::{Broker, Configs, HostPort, Options, SubstrateKind};
 use crate::api::Sessions;
-use crate::config::{BrokerConfigs, ConfigError, ConfigMap};
+use crate::config::{BrokerConfigs, ConfigError, ConfigMap, EffectiveBrokerConfig};
 use crate::group::state::{GroupConfig, GroupConfigError};
 use crate::group::{GroupCoordinator, JournalLogs};
 use crate::net::{self, Bound, ConnectionLimits, ListenerError, Shutdown};
@@ -161,6 +161,11 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
     let producer_ids = ProducerIds::open(substrate, Arc::<Controller>::clone(&controller)).map_err(failed)?;
     let pool =
         IoPoolSettings { name: "kaas-meta", max_threads: METADATA_THREADS, ..IoPoolSettings::default() };
+    let cleaner_pool = IoPoolSettings {
+        name: "kaas-cleaner",
+        max_threads: usize::try_from(configs.effective.log_cleaner_threads).unwrap_or(usize::MAX),
+        ..IoPoolSettings::default()
+    };
     let broker = Broker {
         node_id: options.node_id,
         advertised: advertised(options, &bootstrap),
@@ -173,6 +178,7 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
         groups,
         fetch_sessions: Sessions::default(),
         metadata_io: IoPool::new(pool).map_err(StartError::Threads)?,
+        cleaner_io: IoPool::new(cleaner_pool).map_err(StartError::Threads)?,
         connection_limits: Arc::new(ConnectionLimits::default()),
         shutdown: Shutdown::default(),
         sweep: Notify::new(),
@@ -227,8 +233,28 @@ fn engine_settings(configs: &Configs) -> EngineSettings {
     EngineSettings {
         io: IoPoolSettings { max_threads, ..defaults.io },
         producer_id_expiration_ms: i64::from(configs.effective.producer_id_expiration_ms),
+        cleaner: cleaner_settings(&configs.effective),
         ..defaults
     }
+}
+
+fn cleaner_settings(effective: &EffectiveBrokerConfig) -> CleanerSettings {
+    let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    CleanerSettings {
+        threads: size(effective.log_cleaner_threads.into()),
+        dedupe_buffer_bytes: size(effective.log_cleaner_dedupe_buffer_size),
+        load_factor: effective.log_cleaner_io_buffer_load_factor,
+        io_buffer_bytes: size(effective.log_cleaner_io_buffer_size.into()),
+        max_bytes_per_second: bytes_per_second(effective.log_cleaner_io_max_bytes_per_second),
+        ..CleanerSettings::default()
+    }
+}
+
+/// A rate in whole bytes; `None` for one that nothing reaches.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+fn bytes_per_second(rate: f64) -> Option<u64> {
+    // The cast saturates, and is 0 below it.
+    (rate < u64::MAX as f64).then_some(rate as u64)
 }
 
 fn group_config(configs: &Configs) -> GroupConfig {

@@ -127,6 +127,61 @@ def fill(bootstrap, prefix):
         produce(bootstrap, topic, batch, **{"compression.type": codec, "enable.idempotence": True, "batch.num.messages": 10})
 
 
+def compaction(bootstrap, prefix):
+    """A compacted topic: waits until old records are gone, and finds the newest of each key where they were."""
+    topic = f"{prefix}-confluent-compacted"
+    create_topic(admin_client(bootstrap), topic, 1, {
+        "cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"})
+    random.seed(2)
+    sent, newest, count = {}, {}, 5000
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "enable.idempotence": True})
+
+    def delivered(key, value):
+        def callback(error, message):
+            check(error is None, f"delivery failed: {error}")
+            sent[message.offset()] = (key, value)
+            newest[key] = message.offset()
+        return callback
+
+    for n in range(count):
+        key = b"k%d" % (n % 40)
+        # Incompressible, or it would take long to fill segments; every 40th key ends with a tombstone.
+        value = None if n % 40 == 39 and n > count - 400 else random.randbytes(800)
+        producer.produce(topic, value=value, key=key, on_delivery=delivered(key, value))
+        producer.poll(0)
+    expect(producer.flush(TIMEOUT_S), 0, "messages still in the producer after the flush")
+
+    def read():
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"{topic}-unused", "enable.auto.commit": False,
+                             "enable.partition.eof": True, "fetch.wait.max.ms": 100, "check.crcs": True})
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        got, deadline = {}, time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline:
+            m = consumer.poll(1.0)
+            if m is None:
+                continue
+            if m.error() is not None:
+                expect(m.error().name(), "_PARTITION_EOF", "consumer")
+                break
+            got[m.offset()] = (m.key(), m.value())
+        consumer.close()
+        return got
+
+    wait_for(lambda: len(read()) < count // 2, lambda: f"{len(read())} of {count} records are still there", timeout_s=60)
+    got = read()
+    for offset, record in got.items():
+        expect(record, sent[offset], f"record at offset {offset}")
+    last = {}
+    for offset in sorted(got):
+        last[got[offset][0]] = offset
+    expect(last, newest, "the newest record of each key")
+    # Nothing without a key is taken.
+    outcome = []
+    producer.produce(topic, value=b"no key", on_delivery=lambda error, message: outcome.append(error))
+    producer.flush(TIMEOUT_S)
+    expect([e and e.name() for e in outcome], ["INVALID_RECORD"], "a record without a key")
+
+
 class Member:
     def __init__(self, bootstrap, group, topic, seen, name, protocol="cooperative-sticky", instance=None):
         settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",

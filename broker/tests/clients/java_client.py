@@ -1,7 +1,7 @@
 """The Java client library and Kafka's command line tools, of the Kafka that --kafka names (kafka-4, kafka-3.7).
 
 basic: the library's round trip. group: the library's, with static members. tools: the command line tools for topics, records,
-configs and offsets. group-tools: kafka-consumer-groups and two verifiable consumers. perf: the performance tools.
+configs and offsets. compaction: the tools on a compacted topic. group-tools: kafka-consumer-groups and two verifiable consumers. perf: the performance tools.
 """
 import re
 import sys
@@ -21,6 +21,32 @@ def basic(bootstrap, prefix):
 
 def group(bootstrap, prefix):
     expect(Tools(KAFKA).ok("java-client", "group", bootstrap, prefix, timeout_s=120).strip(), "ok", "JavaClient group")
+
+
+def compaction(bootstrap, prefix):
+    t = Tools(KAFKA)
+    b = ("--bootstrap-server", bootstrap)
+    topic = f"{prefix}-{KAFKA}-compacted"
+    t.ok("kafka-topics", *b, "--create", "--topic", topic, "--partitions", 1, "--config", "cleanup.policy=compact",
+         "--config", "segment.bytes=1048576", "--config", "min.cleanable.dirty.ratio=0.01")
+    described = t.ok("kafka-topics", *b, "--describe", "--topic", topic)
+    check("cleanup.policy=compact" in described, f"kafka-topics --describe: {described}")
+    keyed = ("--property", "parse.key=true")
+    sent = [(f"key-{n % 20}", f"{n}-" + "x" * 900) for n in range(5000)]
+    t.ok("kafka-console-producer", *b, "--topic", topic, *keyed, "--producer-property", "acks=all",
+         stdin="".join(f"{k}\t{v}\n" for k, v in sent))
+    newest = dict(sent)
+
+    def read():
+        out = t.alone(CONSOLE_CONSUMER[KAFKA], *b, "--topic", topic, "--from-beginning", "--timeout-ms", 4000,
+                      "--property", "print.key=true")
+        return [line.split("\t") for line in lines(out) if line.startswith("key-")]
+
+    wait_for(lambda: len(read()) < 2500, lambda: f"{len(read())} of 5000 records are still there", timeout_s=60)
+    got = read()
+    expect(dict(got), newest, "the newest value of each key")
+    code, out, err = t.run("kafka-console-producer", *b, "--topic", topic, "--producer-property", "acks=all", stdin="no key\n")
+    check("InvalidRecordException" in out + err and "without key" in out + err, f"a record without a key: {code} {out} {err}")
 
 
 def lines(text):

@@ -42,6 +42,8 @@ pub enum BatchError {
     TimestampOutOfRange { timestamp: i64, earliest: i64, latest: i64 },
     #[error("a producer may not set the timestamp type to LogAppendTime")]
     LogAppendTimeFromClient,
+    #[error("record {index} has no key, which a compacted topic needs")]
+    NoKey { index: usize },
     #[error("record {index} at byte {position} of the batch's records: {problem}")]
     Record { index: usize, position: usize, problem: RecordProblem },
     #[error("{compression} data cannot be read: {reason}")]
@@ -65,6 +67,8 @@ pub enum RecordProblem {
     Length(i64),
     #[error("the record's length says {declared} bytes, its fields take {used}")]
     Size { declared: usize, used: usize },
+    #[error("the offset delta {0} is not the record's place in its batch")]
+    OffsetDelta(i32),
     #[error("{0} bytes follow the last record")]
     Remaining(usize),
     #[error("the marker has control type {0}, which does not end a transaction")]
@@ -121,6 +125,7 @@ impl BatchError {
             | Self::ControlBatch
             | Self::Sequence { .. }
             | Self::TransactionalWithoutProducer
+            | Self::NoKey { .. }
             | Self::Record { .. } => BatchErrorClass::Invalid,
         }
     }

@@ -66,6 +66,16 @@ impl Attributes {
         Self(self.0 | Self::LOG_APPEND_TIME)
     }
 
+    /// The same with a delete horizon in the base timestamp.
+    pub fn with_delete_horizon(self) -> Self {
+        Self(self.0 | Self::DELETE_HORIZON)
+    }
+
+    /// The same for a batch without records: not compressed, and without a delete horizon.
+    pub fn of_nothing(self) -> Self {
+        Self(self.0 & !(Self::CODEC | Self::DELETE_HORIZON))
+    }
+
     /// True for records that belong to a transaction, and for the markers that end one.
     pub fn is_transactional(self) -> bool {
         self.0 & Self::TRANSACTIONAL != 0

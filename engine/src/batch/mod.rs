@@ -11,7 +11,9 @@ pub mod compression;
 mod control;
 mod error;
 mod header;
+mod keys;
 mod records;
+mod rewrite;
 mod stamp;
 mod times;
 mod validate;
@@ -24,7 +26,9 @@ pub use header::{
     Attributes, BatchHeader, Compression, HEADER_BYTES, LENGTH_FIELD_END, MAGIC, MIN_LENGTH_FIELD,
     TimestampType, check_crc, decrement_sequence, increment_sequence,
 };
+pub use keys::check_keys;
 pub use records::{DecodeLimits, Record, RecordHeader, Records, decode_records};
+pub use rewrite::{Retained, emptied, retain_records};
 pub use stamp::StampedHeader;
 pub use times::{first_record_at_or_after, record_of_max_timestamp};
 pub use validate::{Limits, TimestampRule, validate_client_batches};

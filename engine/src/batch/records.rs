@@ -86,6 +86,16 @@ impl Records {
         &self.header
     }
 
+    /// All records in plain, one behind the other.
+    pub(super) fn bytes(&self) -> Bytes {
+        self.reader.bytes()
+    }
+
+    /// Where in these bytes the next record begins.
+    pub(super) fn position(&self) -> usize {
+        self.reader.position()
+    }
+
     fn read(&mut self) -> Result<Record, RecordProblem> {
         let length = self.reader.varint()?;
         let length = usize::try_from(length).map_err(|_| RecordProblem::Length(i64::from(length)))?;

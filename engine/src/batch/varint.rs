@@ -30,6 +30,11 @@ impl Reader {
         Self { bytes, position: 0 }
     }
 
+    /// All bytes, those read already too.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
     /// Bytes read so far.
     pub fn position(&self) -> usize {
         self.position

@@ -36,6 +36,14 @@ impl Partition {
                     let _ = self.sync_or_poison(writer);
                 }
             }
+            Request::Compactable { done } => {
+                let outcome = self.compactable_now(writer);
+                self.answer(done, outcome);
+            }
+            Request::Exchange { exchange, done } => {
+                let outcome = self.exchange_now(writer, &exchange);
+                self.answer(done, outcome);
+            }
             Request::Close { done } => {
                 if let Err(error) = self.release(writer) {
                     tracing::warn!(dir = %self.dir.display(), %error,
@@ -80,15 +88,11 @@ impl Partition {
     }
 
     /// Writes the index files of the rolled segments and a manifest that pins them.
-    fn seal(&self, writer: &mut Writer, released: bool) -> Result<(), EngineError> {
+    pub(crate) fn seal(&self, writer: &mut Writer, released: bool) -> Result<(), EngineError> {
         let _call = self.watch_call();
         writer.write_unsealed_indexes()?;
         let segments = Arc::clone(&*self.segments.read());
-        let (log_start, high_watermark) = {
-            let core = self.core.lock();
-            (core.status.log_start, core.status.high_watermark)
-        };
-        writer.write_manifest(&pinned(&segments, writer), log_start, high_watermark, released)?;
+        self.write_manifest_of(writer, &segments, released)?;
         writer.unchecked_bytes = 0;
         for segment in writer.unsealed.drain(..) {
             self.shared.open_segments.opened(&segment);
@@ -97,6 +101,21 @@ impl Partition {
             writer.remove_replaced();
         }
         Ok(())
+    }
+
+    /// Writes a manifest that pins the closed ones of `segments`, with the bounds as they are now.
+    pub(crate) fn write_manifest_of(
+        &self,
+        writer: &mut Writer,
+        segments: &[Arc<Segment>],
+        released: bool,
+    ) -> Result<(), EngineError> {
+        let _call = self.watch_call();
+        let (log_start, high_watermark) = {
+            let core = self.core.lock();
+            (core.status.log_start, core.status.high_watermark)
+        };
+        writer.write_manifest(&pinned(segments, writer), log_start, high_watermark, released)
     }
 
     fn delete_records_before(
@@ -233,13 +252,8 @@ impl Partition {
     pub(crate) fn disown_tail(&self, writer: &mut Writer) -> Result<(), EngineError> {
         // The bounds of what is written already, which nobody else moves meanwhile but upwards.
         let write_manifest = |writer: &mut Writer, released: bool| {
-            let _call = self.watch_call();
             let segments = Arc::clone(&*self.segments.read());
-            let (log_start, high_watermark) = {
-                let core = self.core.lock();
-                (core.status.log_start, core.status.high_watermark)
-            };
-            writer.write_manifest(&pinned(&segments, writer), log_start, high_watermark, released)
+            self.write_manifest_of(writer, &segments, released)
         };
         self.sync_or_poison(writer)?;
         if let Some(active) = writer.active.take_if(|active| active.position() > 0) {
@@ -293,7 +307,7 @@ impl Partition {
     }
 
     /// The fence, for everything but commits. A deposed leader ends here.
-    fn still_leading(&self) -> Result<(), EngineError> {
+    pub(crate) fn still_leading(&self) -> Result<(), EngineError> {
         if planted(Bug::UnlinkWithoutFence) {
             return Ok(());
         }
@@ -360,7 +374,7 @@ impl Partition {
 }
 
 /// The segments that a manifest pins: all but the one that is appended to.
-fn pinned(segments: &[Arc<Segment>], writer: &Writer) -> Vec<Arc<Segment>> {
+pub(crate) fn pinned(segments: &[Arc<Segment>], writer: &Writer) -> Vec<Arc<Segment>> {
     segments
         .iter()
         .filter(|segment| writer.active.as_ref().is_none_or(|active| !Arc::ptr_eq(&active.segment, segment)))

@@ -1,6 +1,6 @@
 //! Group commit: what is staged, the worker that writes it, and everything else that changes files.
 
-mod housekeeping;
+pub(crate) mod housekeeping;
 pub(crate) mod staging;
 mod worker;
 pub(crate) mod writer;

@@ -124,7 +124,7 @@ impl Partition {
                 position > 0
                     && (position + header.batch_bytes as u64 > config.segment_bytes
                         || header.last_offset().0.saturating_sub(base) > i64::from(i32::MAX)
-                        || elapsed_ms(first, header.max_timestamp) > config.segment_ms)
+                        || elapsed_ms(first, header.max_timestamp) > config.roll_ms())
             } else {
                 writer.active.as_ref().is_some_and(|active| active.is_full_for(header, position, config, now))
             };

@@ -55,6 +55,8 @@ pub(crate) struct Writer {
     pub(crate) boundary: Boundary,
     /// Files that the durable manifest does not need; to be unlinked once the fence was read.
     pub(crate) garbage: Vec<PathBuf>,
+    /// Files that a manifest may name whose writing failed: they become garbage with the next one that is durable.
+    pub(crate) unsettled: Vec<PathBuf>,
     /// The last manifest written.
     pub(crate) manifest: Manifest,
     pub(crate) numbers: Numbers,
@@ -167,7 +169,7 @@ impl Writer {
             name_durable: false,
             created: now,
             first_timestamp: None,
-            roll_after_ms: config.segment_ms.saturating_sub(jitter_ms(base_offset, config)),
+            roll_after_ms: config.roll_ms().saturating_sub(jitter_ms(base_offset, config)),
             index_files: IndexLengths::default(),
         });
         Ok(segment)
@@ -325,6 +327,7 @@ impl Writer {
         versioned::write(&*self.substrate, &self.dir, MANIFEST, version, &manifest)?;
         self.numbers.manifest.wrote(version);
         self.manifest = manifest;
+        self.garbage.append(&mut self.unsettled);
         Ok(())
     }
 
@@ -380,7 +383,7 @@ impl Writer {
 }
 
 /// Brings a segment's index files up to `images`; what `written` says is there already is not written again.
-fn write_index_files(
+pub(crate) fn write_index_files(
     substrate: &dyn Substrate,
     segment: &Segment,
     images: &IndexImages,

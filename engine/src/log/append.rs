@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::partition::{Core, Partition};
 use super::status::State;
-use crate::batch::{self, BatchHeader, EndMarker, Limits, TimestampRule};
+use crate::batch::{self, BatchHeader, DecodeLimits, EndMarker, Limits, TimestampRule};
 use crate::commit::staging::{AppendOutcome, Appended, Staged, Waiter, detach};
 use crate::completion::{Ticket, pair, ready};
 use crate::error::AppendError;
@@ -170,6 +170,9 @@ impl Partition {
         batch::validate_client_batches(records, &limits)?
             .into_iter()
             .map(|(header, batch)| {
+                if config.compact {
+                    batch::check_keys(&batch, &DecodeLimits::default())?;
+                }
                 let batch = detach(batch, options.frame_bytes);
                 Ok(Staged::new(header, &batch, Offset::ZERO, self.epoch(), log_append_time)?)
             })

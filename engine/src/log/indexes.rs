@@ -70,8 +70,13 @@ impl LogIndexes {
 
     /// Takes note of a transaction that a marker in this segment has aborted.
     pub(crate) fn append_aborted(&mut self, ended: &CompletedTransaction) {
-        if let Err(error) = self.txn.append(&AbortedTransaction::from(ended)) {
-            tracing::error!(marker = %ended.last_offset, %error, "an aborted transaction is not indexed");
+        self.append_aborted_transaction(&AbortedTransaction::from(ended));
+    }
+
+    /// As [`Self::append_aborted`], where it was in an index before.
+    pub(crate) fn append_aborted_transaction(&mut self, aborted: &AbortedTransaction) {
+        if let Err(error) = self.txn.append(aborted) {
+            tracing::error!(marker = %aborted.last_offset, %error, "an aborted transaction is not indexed");
         }
     }
 

@@ -30,6 +30,7 @@ use super::status::{State, Status};
 use super::tail::Tail;
 use crate::commit::staging::Waiters;
 use crate::commit::writer::{Boundary, Numbers, Writer};
+use crate::compaction::CleanerState;
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::identity::{Identity, hex, read_partition};
@@ -210,6 +211,7 @@ fn assemble(
         unsynced_since_ms: None,
         boundary: Boundary::Written(used),
         garbage: garbage(&dir, &listing, &segments),
+        unsettled: Vec::new(),
         manifest: manifest.unwrap_or_default(),
         numbers: Numbers::default(),
         volume_full: false,
@@ -258,6 +260,7 @@ fn assemble(
         segments: RwLock::new(segments),
         tail: Mutex::new(Tail::new(Arc::clone(&shared.tail_budget))),
         watchers: super::watch::Watchers::default(),
+        cleaner: CleanerState::default(),
         call_began_ms: AtomicU64::new(0),
         fence_began_ms: AtomicU64::new(0),
     }))

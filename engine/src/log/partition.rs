@@ -26,6 +26,8 @@ use super::tail::Tail;
 use super::watch::Watchers;
 use crate::commit::staging::{Staged, Told, Waiters};
 use crate::commit::writer::Writer;
+use crate::compaction::CleanerState;
+use crate::compaction::swap::{Compactable, Exchange, Exchanged};
 use crate::completion::{Completion, Ticket, pair};
 use crate::engine::Shared;
 use crate::error::{AppendError, EngineError};
@@ -49,6 +51,7 @@ pub struct Partition {
     pub(crate) segments: RwLock<SegmentList>,
     pub(crate) tail: Mutex<Tail>,
     pub(crate) watchers: Watchers,
+    pub(crate) cleaner: CleanerState,
     /// When the worker's system call under way began, in milliseconds of the engine's own time; 0: none.
     pub(crate) call_began_ms: AtomicU64,
     /// The same for a look at the fence, which may be under way beside the worker's calls.
@@ -86,6 +89,8 @@ pub(crate) enum Request {
     DeleteRecords { before: Option<Offset>, done: Completion<Result<Offset, EngineError>> },
     Maintain { done: Completion<Result<Maintained, EngineError>> },
     Flush,
+    Compactable { done: Completion<Result<Compactable, EngineError>> },
+    Exchange { exchange: Box<Exchange>, done: Completion<Result<Exchanged, EngineError>> },
     Close { done: Completion<Result<(), EngineError>> },
     Abandon { done: Completion<Result<(), EngineError>> },
 }
@@ -192,7 +197,7 @@ impl Partition {
         ticket
     }
 
-    fn request<T>(
+    pub(crate) fn request<T>(
         self: &Arc<Self>,
         request: impl FnOnce(Completion<Result<T, EngineError>>) -> Request,
     ) -> Ticket<Result<T, EngineError>> {
@@ -300,6 +305,8 @@ impl Request {
         match self {
             Self::DeleteRecords { done, .. } => done.complete(Err(error)),
             Self::Maintain { done } => done.complete(Err(error)),
+            Self::Compactable { done } => done.complete(Err(error)),
+            Self::Exchange { done, .. } => done.complete(Err(error)),
             // Closing what has ended already is no failure.
             Self::Close { done } | Self::Abandon { done } => done.complete(Ok(())),
             Self::Flush => {}

@@ -86,6 +86,16 @@ impl Segment {
         }
     }
 
+    /// A segment that was rewritten as a whole, with the leader epochs of its batches.
+    pub(crate) fn rewritten(
+        name: SegmentName,
+        dir: &Path,
+        state: SegmentState,
+        leader_epochs: Vec<LeaderEpoch>,
+    ) -> Self {
+        Self { leader_epochs, ..Self::closed(name, dir, state) }
+    }
+
     /// A segment that a manifest pins; `None` if the manifest says something impossible.
     pub(crate) fn from_entry(entry: &SegmentEntry, dir: &Path) -> Option<Self> {
         let name = entry.name()?;
@@ -96,7 +106,7 @@ impl Segment {
             offset_of_max_timestamp: Offset(entry.offset_of_max_timestamp),
             index_files: entry.indexes,
         };
-        Some(Self { leader_epochs: entry.leader_epochs.clone(), ..Self::closed(name, dir, state) })
+        Some(Self::rewritten(name, dir, state, entry.leader_epochs.clone()))
     }
 
     /// What a manifest says of it.

@@ -83,6 +83,11 @@ impl Tail {
         true
     }
 
+    /// Forgets what has been compacted meanwhile: the batches that end at `end` or before.
+    pub(crate) fn forget_below(&mut self, end: Offset) {
+        while self.batches.front().is_some_and(|first| first.end_offset <= end) && self.pop_front() {}
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.budget.0.fetch_sub(self.bytes, Ordering::Relaxed);
