@@ -15,163 +15,18 @@
 
 mod durability_support;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
 
 use durability_support::client::{Client, Failure};
-use durability_support::committer::{self, Committed};
-use durability_support::history::{Acknowledged, History, Log};
-use durability_support::producer::{self, Plan};
+use durability_support::contest::{PARTITIONS, Side, TOPIC, by_force, check_acknowledged, take_over};
+use durability_support::history::{History, Log};
 use durability_support::random::Random;
 use durability_support::record::{Tag, batch};
-use durability_support::{PATIENCE, Stop, Target, kaas, reader, wait_until};
-use kaas_fault_injection::process::{BrokerCommand, BrokerProcess};
+use durability_support::{PATIENCE, kaas, wait_until};
+use kaas_fault_injection::process::BrokerProcess;
 use kaas_protocol::ErrorCode;
 
-const TOPIC: &str = "contested";
-const PARTITIONS: i32 = 3;
-const GROUP: &str = "contestants";
 const TAKEOVERS: u32 = 6;
-
-/// A broker that takes the directory whoever has it.
-fn by_force(command: &BrokerCommand) -> BrokerProcess {
-    command.clone().arg("--ignore-lock").start().unwrap()
-}
-
-/// A broker, and the load that only it gets.
-struct Side {
-    broker: BrokerProcess,
-    load: Load,
-    committed: Committed,
-}
-
-/// The threads of a side.
-struct Load {
-    stop: Stop,
-    producers: Vec<JoinHandle<producer::Outcome>>,
-    reader: JoinHandle<reader::Outcome>,
-    committer: JoinHandle<committer::Outcome>,
-}
-
-/// Codes that requests were refused with, and how often.
-struct Refused {
-    produces: BTreeMap<i16, u64>,
-    commits: BTreeMap<i16, u64>,
-}
-
-impl Side {
-    /// Producers have numbers from `10 * number` on.
-    fn start(broker: BrokerProcess, number: u32, history: &History, random: &mut Random) -> Self {
-        let (target, stop) = (Target::new(broker.bootstrap()), Stop::default());
-        let id = 10 * number;
-        let once = |plan: Plan| Plan { flush: false, ..plan };
-        let plans = [
-            once(Plan::idempotent(id, TOPIC, PARTITIONS)),
-            once(Plan { pace: Duration::ZERO, ..Plan::idempotent(id + 1, TOPIC, PARTITIONS) }),
-            once(Plan::plain(id + 2, TOPIC, PARTITIONS)),
-            // Its records may vanish, but not once a consumer has seen them.
-            once(Plan { acks: 1, ..Plan::plain(id + 3, TOPIC, PARTITIONS) }),
-        ];
-        let start = |plan| producer::start(plan, &target, history, &stop, random.fork());
-        let producers = plans.map(start).into_iter().collect();
-        let reader = reader::start(TOPIC, PARTITIONS, &target, history, &stop);
-        let committed = Committed::default();
-        let plan = committer::Plan { group: GROUP, topic: TOPIC, partitions: PARTITIONS };
-        let committer = committer::start(plan, &target, &committed, history, &stop, random.fork());
-        Self { broker, load: Load { stop, producers, reader, committer }, committed }
-    }
-
-    fn acknowledged(&self, history: &History) -> u64 {
-        history.acknowledged_by(self.broker.bootstrap())
-    }
-}
-
-impl Load {
-    fn end(self) -> Refused {
-        self.stop.stop();
-        let mut produces = BTreeMap::new();
-        for producer in self.producers {
-            for (code, count) in producer.join().unwrap().refused {
-                *produces.entry(code).or_default() += count;
-            }
-        }
-        self.reader.join().unwrap();
-        Refused { produces, commits: self.committer.join().unwrap().refused }
-    }
-}
-
-/// When the later broker was known to lead each partition, and what it said of the group then.
-struct Takeover {
-    leads_since: BTreeMap<i32, Instant>,
-    offsets: BTreeMap<i32, i64>,
-}
-
-/// Takes every partition and the group over, by using them.
-fn take_over(broker: &BrokerProcess, history: &History, number: u32) -> Takeover {
-    let mut client = Client::connect(broker.bootstrap()).unwrap();
-    let mut leads_since = BTreeMap::new();
-    for partition in 0..PARTITIONS {
-        let first = Tag { producer: 10 * number + 9, partition, n: 0 };
-        wait_until("the later broker to serve", || {
-            let sent_at = Instant::now();
-            match client.produce(TOPIC, partition, -1, batch(first, 1, None)).unwrap() {
-                (ErrorCode::NONE, base_offset) => {
-                    history.acknowledge(Acknowledged {
-                        first,
-                        count: 1,
-                        base_offset,
-                        sent_at,
-                        by: broker.bootstrap(),
-                    });
-                    true
-                }
-                (code, _) => {
-                    assert!(code.is_retriable(), "{code:?}");
-                    false
-                }
-            }
-        });
-        leads_since.insert(partition, Instant::now());
-    }
-    let all: Vec<i32> = (0..PARTITIONS).collect();
-    let mut offsets = BTreeMap::new();
-    wait_until("the later broker to know the group", || match client.committed(GROUP, TOPIC, &all) {
-        Ok(found) => {
-            offsets = found;
-            true
-        }
-        Err(failure) => {
-            println!("{failure}");
-            false
-        }
-    });
-    Takeover { leads_since, offsets }
-}
-
-/// Nothing that was sent to `deposed` after the takeover may have been acknowledged, and no offset of the group that its
-/// successor did not find.
-fn check_acknowledged(
-    deposed: &BrokerProcess,
-    committed: &Committed,
-    history: &History,
-    takeover: &Takeover,
-) {
-    for a in history.acknowledged().iter().filter(|a| a.by == deposed.bootstrap()) {
-        if a.sent_at > takeover.leads_since[&a.first.partition] {
-            history.violation(format!("the deposed broker acknowledged {:?} at {}", a.first, a.base_offset));
-        }
-    }
-    for (partition, bounds) in committed.bounds() {
-        let found = takeover.offsets.get(&partition).copied().unwrap_or(-1);
-        if bounds.acknowledged > found {
-            history.violation(format!(
-                "offset {} of partition {partition} was acknowledged by the deposed broker, its successor found {found}",
-                bounds.acknowledged
-            ));
-        }
-    }
-}
 
 #[test]
 fn without_force_a_second_broker_is_refused_and_the_first_undisturbed() {

@@ -267,10 +267,11 @@ fn sources() -> Vec<PathBuf> {
 }
 
 /// Tests, build scripts and measurements: they may use the file system, and their length is their own affair. The process
-/// harness is part of tests too; it reads what the system says of a process.
+/// harness and the labs are part of tests too; they read what the system says of a process.
 fn is_beside_the_product(path: &Path) -> bool {
     path.starts_with("benches")
         || path.starts_with("fault-injection/src/process")
+        || path.starts_with("fault-injection/src/lab")
         || path.starts_with("fault-injection/lab")
         || path.file_name().is_some_and(|name| name == "build.rs" || name == "tests.rs")
         || path

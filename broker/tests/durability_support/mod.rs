@@ -17,6 +17,7 @@
 pub mod calls;
 pub mod client;
 pub mod committer;
+pub mod contest;
 pub mod history;
 pub mod producer;
 pub mod random;

@@ -1,9 +1,12 @@
 //! The NFS lab: a kernel server and kernel clients in guests that can lose their power, freeze, and be cut off.
 
 use std::fmt;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::{Lab, LabError, guest_path};
 
@@ -109,6 +112,20 @@ impl<'a> Nfs<'a> {
     pub fn address(&self, machine: Machine) -> Result<String, LabError> {
         let printed = self.lab.run("nfs", &["address", &machine.to_string()], LIMIT)?;
         Ok(printed.trim().to_owned())
+    }
+
+    /// Moves the calling thread into the lab's private network, with all threads and processes that it starts from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`LabError::Network`], without the right to.
+    pub fn enter_network(&self) -> Result<(), LabError> {
+        let name = self.lab.work_dir().join("nfs/netns");
+        let name = std::fs::read_to_string(name).map_err(LabError::Network)?;
+        let network =
+            std::fs::File::open(Path::new("/run/netns").join(name.trim())).map_err(LabError::Network)?;
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network))
+            .map_err(|errno| LabError::Network(errno.into()))
     }
 
     fn verb(&self, verb: &str, machine: Machine) -> Result<(), LabError> {
