@@ -53,9 +53,9 @@ pub enum ControlError {
     #[error("it cannot be told whether epoch {epoch} still is the controller's: {reason}")]
     FenceUnknown { epoch: Epoch, reason: String },
 
-    /// Another process of this host uses the data directory.
-    #[error("data directory {} is in use by another kaas process{}", dir.display(), holder(*pid))]
-    Locked { dir: PathBuf, pid: Option<u32> },
+    /// Another process uses the data directory; on which host, if not on this one.
+    #[error("data directory {} is in use by another kaas process{}", dir.display(), holder(*pid, host.as_deref()))]
+    Locked { dir: PathBuf, pid: Option<u32>, host: Option<String> },
 
     /// A file of a newer kaas; nothing was touched.
     #[error(
@@ -129,6 +129,9 @@ impl From<VersionedError> for ControlError {
     }
 }
 
-fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(String::new, |pid| format!(" (pid {pid})"))
+fn holder(pid: Option<u32>, host: Option<&str>) -> String {
+    let on_host = host.map_or_else(String::new, |host| {
+        format!(" on host {host}; if that host is down, the volume frees the lock when its lease has run out: try again")
+    });
+    pid.map_or_else(String::new, |pid| format!(" (pid {pid}{on_host})"))
 }

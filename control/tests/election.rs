@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -52,12 +53,27 @@ fn every_start_has_a_new_epoch_and_the_same_cluster() {
 }
 
 #[test]
+fn a_process_on_another_host_is_told_which_host_has_the_directory() {
+    on_every_volume(|substrate| {
+        let _first = start(&substrate, &settings()).unwrap();
+        let holder = br#"{"pid":77,"host":"elsewhere.example","incarnation":"x"}"#;
+        kaas_substrate::write_small(substrate.as_ref(), Path::new("cluster/lock-holder.json"), holder)
+            .unwrap();
+        let error = start(&substrate, &settings()).unwrap_err();
+        assert!(
+            error.to_string().contains("(pid 77 on host elsewhere.example; if that host is down"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
 fn a_second_process_is_told_who_has_the_directory() {
     on_every_volume(|substrate| {
         let first = start(&substrate, &settings()).unwrap();
         let error = start(&substrate, &settings()).unwrap_err();
         assert!(
-            matches!(&error, ControlError::Locked { dir, pid: Some(pid) }
+            matches!(&error, ControlError::Locked { dir, pid: Some(pid), host: None }
                 if *dir == *substrate.root() && *pid == std::process::id()),
             "{error}"
         );
