@@ -257,22 +257,19 @@ impl World {
 
     /// Makes what this host has written to a file durable.
     pub(super) fn sync(&mut self, who: Who, inode: Inode, point: Point, path: &Path) -> Outcome<()> {
+        let needs_sync = self.both(who, inode)?.0.needs_sync();
+        match self.reach(who) {
+            // Nothing is asked of the server.
+            Err(Stop::Blocked) if !needs_sync => return Ok(()),
+            reached => reached?,
+        }
         let verdict = self.disk.as_ref().map(|disk| disk.before(point, path));
-        let (cached, _) = self.both(who, inode)?;
         if let Some(Verdict::Fail(class)) = verdict {
-            cached.forget_dirt();
+            self.both(who, inode)?.0.forget_dirt();
             return Err(Errno::from_raw_os_error(error_number(class)).into());
         }
-        if !cached.needs_sync() {
-            // Nothing is asked of the server, which may have refused this host before.
-            return match self.reach(who) {
-                Err(Stop::Blocked) => Ok(()),
-                known => known,
-            };
-        }
-        self.reach(who)?;
         // A disk that lies keeps everything in its memory, which here is the host's.
-        if self.profile.unstable_writes || !self.profile.broken.sync {
+        if needs_sync && (self.profile.unstable_writes || !self.profile.broken.sync) {
             self.send(who, inode, &Cached::ALL);
             self.commit(who, inode);
         }

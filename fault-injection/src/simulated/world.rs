@@ -106,11 +106,16 @@ impl World {
         }
     }
 
-    /// The present boot of a host, which starts if it does not run.
-    pub(super) fn boot(&mut self, number: usize) -> Who {
+    /// Makes hosts up to this one, which do not run yet.
+    fn add_hosts(&mut self, number: usize) {
         if self.hosts.len() <= number {
             self.hosts.resize_with(number + 1, Host::default);
         }
+    }
+
+    /// The present boot of a host, which starts if it does not run.
+    pub(super) fn boot(&mut self, number: usize) -> Who {
+        self.add_hosts(number);
         let next = self.boots + 1;
         let client = self.hosts.get_mut(number).map_or(0, |host| *host.client.get_or_insert(next));
         self.boots = self.boots.max(client);
@@ -167,6 +172,7 @@ impl World {
     }
 
     pub(super) fn cut_off(&mut self, number: usize) {
+        self.add_hosts(number);
         let now_ms = self.clock_ms;
         if let Some(host) = self.hosts.get_mut(number) {
             host.cut_off_since_ms.get_or_insert(now_ms);

@@ -155,3 +155,24 @@ fn a_removed_file_that_was_closed_while_cut_off_goes_when_its_host_is_back() {
     simulation.heal(0);
     b.remove_dir(path("d")).unwrap();
 }
+
+#[test]
+fn a_host_may_be_cut_off_before_it_starts() {
+    let simulation = Simulation::new(Profile::nfs(), tame());
+    simulation.cut_off(0);
+    assert_eq!(simulation.host(0).list(path("")).unwrap_err().class, ErrorClass::Retriable);
+}
+
+#[test]
+fn a_sync_that_waits_for_the_server_is_one_sync() {
+    use kaas_fault_injection::faulty::{Point, Rule, Rules, Verdict};
+    let (simulation, a, _) = two(Profile::nfs(), tame());
+    let park = Arc::new(HealsLater { simulation: simulation.clone(), calls: AtomicUsize::new(0) });
+    simulation.park_with(Arc::clone(&park) as Arc<dyn Park>);
+    let file = create(&*a, "f", b"x");
+    let rules = Rules::new([Rule::nth(Point::SyncData, 2, Verdict::Fail(ErrorClass::Io))]);
+    simulation.fail_syncs(Arc::clone(&rules) as _);
+    simulation.cut_off(0);
+    file.sync_data().unwrap();
+    assert_eq!((park.calls.load(Ordering::SeqCst), rules.hits(), rules.changes()), (3, 0, 1));
+}
