@@ -7,11 +7,17 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use kaas_substrate::{EntryKind, LockGuard, NotRemoved, Substrate, remove_tree};
 
 /// The file in it that is locked.
 const LOCK: &str = "lock";
+
+/// How often a removal is tried once more, and how long after.
+const REMOVALS: u32 = 30;
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(100);
 
 /// A directory that this process works in. Left alone if it is only dropped.
 #[derive(Debug)]
@@ -91,12 +97,26 @@ impl Scratch {
         &self.name
     }
 
-    /// Removes it. No file in it may be open.
+    /// Removes it.
     pub fn end(self, substrate: &dyn Substrate) -> Result<(), NotRemoved> {
         let Self { name, lock } = self;
         drop(lock);
-        remove_tree(substrate, Path::new(&name))
+        remove(substrate, Path::new(&name))
     }
+}
+
+/// Removes a directory and all below it. A file that is still open, here or in another process that is about to close it, has
+/// a name of the client on NFS until then, which keeps its directory: so it is tried again for a while.
+pub fn remove(substrate: &dyn Substrate, dir: &Path) -> Result<(), NotRemoved> {
+    let mut outcome = remove_tree(substrate, dir);
+    for _ in 0..REMOVALS {
+        if outcome.is_ok() {
+            break;
+        }
+        thread::sleep(BETWEEN_REMOVALS);
+        outcome = remove_tree(substrate, dir);
+    }
+    outcome
 }
 
 #[cfg(test)]

@@ -189,6 +189,7 @@ fn engine_round(
         partition.close().wait().map_err(|_| BenchError::Ended)??;
     }
     engine.close();
+    drop(engine);
     for name in &names {
         place.remove(name)?;
     }

@@ -63,6 +63,7 @@ pub fn measure(place: &Arc<Place>, options: &Options, progress: &Progress) -> Re
     }
     partition.close().wait().map_err(|_| BenchError::Ended)??;
     engine.close();
+    drop((partition, engine));
     place.remove(NAME)?;
     Ok(Reads {
         log_bytes,

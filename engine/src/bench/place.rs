@@ -11,6 +11,7 @@ use crate::batch::{BatchOptions, SimpleRecord, data_batch};
 use crate::identity::{Identity, write_partition};
 use crate::leadership::Claimant;
 use crate::log::{OpenPartition, Partition};
+use crate::scratch;
 use crate::types::Epoch;
 use crate::{Engine, EngineSettings, LogConfig, SystemClock};
 
@@ -47,7 +48,7 @@ impl Place {
 
     /// Removes a partition that was closed, or a file.
     pub fn remove(&self, name: &str) -> Result<(), BenchError> {
-        kaas_substrate::remove_tree(&*self.substrate, path(name))
+        scratch::remove(&*self.substrate, path(name))
             .map_err(|source| BenchError::NotRemoved { name: name.to_owned(), source })
     }
 }

@@ -68,6 +68,7 @@ pub fn measure(place: &Arc<Place>, sizes: &[u64], progress: &Progress) -> Result
     }
     partition.close().wait().map_err(|_| BenchError::Ended)??;
     engine.close();
+    drop((partition, engine));
     place.remove(NAME)?;
     Ok(takeovers)
 }

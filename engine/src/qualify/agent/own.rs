@@ -2,16 +2,11 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
 
 use super::{Agent, other};
 use crate::qualify::pair::PREFIX;
 use crate::qualify::protocol::{Begun, Failure};
 use crate::scratch::{self, Scratch, ScratchError};
-
-/// How often the removal is tried: the other process may let go of its files only now.
-const REMOVALS: u32 = 20;
 
 /// The directory that this process works in.
 #[derive(Debug)]
@@ -73,16 +68,6 @@ impl Agent {
         // A file that is open while it is removed would leave a name of the client in the directory (NFS).
         self.files.lock().clear();
         let Some(Own::Begun(scratch)) = self.own.lock().take() else { return Ok(()) };
-        let volume = self.dir()?.volume();
-        let name = scratch.name().to_owned();
-        let mut outcome = scratch.end(volume);
-        for _ in 0..REMOVALS {
-            if outcome.is_ok() {
-                break;
-            }
-            thread::sleep(Duration::from_millis(100));
-            outcome = kaas_substrate::remove_tree(volume, Path::new(&name));
-        }
-        outcome.map_err(|error| other(error.to_string()))
+        scratch.end(self.dir()?.volume()).map_err(|error| other(error.to_string()))
     }
 }
