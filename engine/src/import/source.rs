@@ -241,7 +241,7 @@ fn check_partitions(topic: &str, partitions: &[SourcePartition], problems: &mut 
             ));
         }
         expected = partition.partition.saturating_add(1);
-        if id.is_some() && partition.topic_id != id {
+        if partition.topic_id.zip(id).is_some_and(|(own, first)| own != first) {
             problems.push(Problem::new(
                 path(),
                 "its topic id is not that of the topic's first partition",

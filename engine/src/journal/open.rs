@@ -142,6 +142,10 @@ impl Journal {
     ) -> Result<(Self, Replay), OpenError> {
         let leadership = leadership::claim(substrate, dir, epoch, claimant)?.timed(pool.time());
         let found = find(substrate.as_ref(), dir)?;
+        // A journal of its own would be below that one, and looked at by nobody.
+        if let Some(by) = found.newest.map(|newest| newest.epoch).filter(|by| *by > epoch) {
+            return Err(OpenError::Deposed { by });
+        }
         let version = FileVersion {
             epoch,
             // A number of this epoch is there if an earlier attempt of this run got as far.
