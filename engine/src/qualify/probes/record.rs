@@ -30,6 +30,10 @@ pub fn never_late(pair: &Pair) -> Result<Check, Trouble> {
         let direct = pair.direct();
         let file_a = pair.open_in(&pair.a, &path, Opening::ReadWrite, direct)?;
         let file_b = pair.open_in(&pair.b, &path, Opening::ReadWrite, direct)?;
+        // As kaas does with every open (see the note `unasked_read`).
+        for peer in [&pair.a, &pair.b] {
+            peer.length(Ask::Look { path: path.clone() })?;
+        }
         let (mut torn, mut looks) = (0, 0);
         for round in 0..ROUNDS {
             if probe.violated() >= ENOUGH || !probe.has_time(Half::Second) {
