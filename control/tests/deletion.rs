@@ -9,6 +9,7 @@ use std::sync::Arc;
 use kaas_control::metadata::MetadataStore;
 use kaas_engine::leadership::{self, ClaimError, Claimant, Leadership, Standing};
 use kaas_engine::types::Epoch;
+use kaas_substrate::{RECORD_BYTES, RECORD_ZERO_AT};
 
 use support::{Say, World, names, new_topic, on_every_volume};
 
@@ -73,7 +74,9 @@ fn a_removal_that_was_begun_goes_on() {
         // A claim that was refused in the end has left its record.
         leadership::take_away(&*world.substrate, &aside.join("0"), Epoch::new(1).unwrap()).unwrap();
         let fence = world.substrate.open_records(&aside.join("0/fence")).unwrap();
-        fence.write(2, &[[7; 512]]).unwrap();
+        let mut record = [7; RECORD_BYTES];
+        record[RECORD_ZERO_AT] = 0;
+        fence.write(2, &[record]).unwrap();
         assert_eq!(world.store.sweep().unwrap(), 0);
         assert!(names(world.substrate.as_ref(), "topics").is_empty());
     });
