@@ -88,7 +88,7 @@ impl Cluster {
     pub fn new(scheduler: &Arc<Scheduler>, setup: Setup) -> Result<Arc<Self>, EngineError> {
         let Setup { hosts, topics, file_system, broken, settings, config, faults, is_busy } = setup;
         let none = Arc::new(Mutex::new(Faults::default()));
-        let storage = Storage::new(scheduler, file_system, broken, hosts, &none);
+        let storage = Storage::new(scheduler, file_system, hosts, &none);
         let topics: Vec<_> = (0..topics).map(Topic::new).collect();
         for topic in &topics {
             topic.birth(&*storage.mount(hosts))?;
@@ -96,6 +96,7 @@ impl Cluster {
                 config.retention_bytes >= 0 || config.retention_ms < i64::from(i32::MAX);
         }
         *none.lock() = faults;
+        storage.break_properties(broken);
         Ok(Arc::new(Self {
             scheduler: Arc::clone(scheduler),
             storage,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use kaas_fault_injection::simulated::Broken;
-
 use crate::audit::audit;
 use crate::choices::{Kept, Line, Stream};
 use crate::cluster::{Cluster, Setup};
@@ -73,7 +71,7 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         hosts,
         topics,
         file_system,
-        broken: Broken::NOTHING,
+        broken: scenario.broken,
         settings,
         config,
         faults,

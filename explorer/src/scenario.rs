@@ -1,6 +1,7 @@
 //! What can happen in a run, by name.
 
 use kaas_engine::{EngineSettings, LogConfig};
+use kaas_fault_injection::simulated::Broken;
 
 use crate::audit::Ending;
 use crate::choices::Stream;
@@ -32,6 +33,8 @@ pub struct Scenario {
     pub retention: bool,
     /// Clients do little but produce, and a cycle takes one batch: several are under way at once.
     pub busy: bool,
+    /// Properties that the volume does not keep.
+    pub broken: Broken,
 }
 
 const EVERY: &[FileSystem] = &[FileSystem::Local, FileSystem::Nfs, FileSystem::CephFs];
@@ -53,6 +56,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "handover",
@@ -67,6 +71,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: true,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "power",
@@ -89,6 +94,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "hosts",
@@ -114,6 +120,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "recovery",
@@ -128,6 +135,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "faults",
@@ -157,6 +165,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "retention",
@@ -171,6 +180,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: true,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "unsynced",
@@ -185,6 +195,7 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: true,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
     Scenario {
         name: "crowd",
@@ -207,12 +218,68 @@ pub const SCENARIOS: &[Scenario] = &[
         unsynced: false,
         retention: false,
         busy: false,
+        broken: Broken::NOTHING,
     },
 ];
 
+/// What breaks if the volume does not keep its word; beside the same on one that does. Problems are expected, so these are
+/// run by name only.
+pub const UNFIT: &[Scenario] = &[
+    ON_NFS,
+    Scenario {
+        name: "unfitrename",
+        about: "as onnfs, on a volume whose renames are not atomic (P1 broken)",
+        broken: Broken { rename: true, ..Broken::NOTHING },
+        ..ON_NFS
+    },
+    Scenario {
+        name: "unfitcreate",
+        about: "as onnfs, on a volume whose exclusive creates have two winners (P2 broken)",
+        broken: Broken { exclusive_create: true, ..Broken::NOTHING },
+        ..ON_NFS
+    },
+    Scenario {
+        name: "unfitread",
+        about: "as onnfs, on a volume whose uncached reads are cached (P3 broken)",
+        broken: Broken { uncached_read: true, ..Broken::NOTHING },
+        ..ON_NFS
+    },
+    Scenario {
+        name: "unfitsync",
+        about: "as onnfs, on a volume whose syncs lie (P4 broken)",
+        broken: Broken { sync: true, ..Broken::NOTHING },
+        ..ON_NFS
+    },
+];
+
+const ON_NFS: Scenario = Scenario {
+    name: "onnfs",
+    about: "takeovers on NFS, and crashes of everything",
+    hosts: 3,
+    file_systems: &[FileSystem::Nfs],
+    topics: 1,
+    events: &[
+        Event::Nothing,
+        Event::Assign,
+        Event::Assign,
+        Event::Assign,
+        Event::Pause,
+        Event::CrashHost,
+        Event::CrashServer,
+        Event::LosePower,
+    ],
+    event_count: (5, 6),
+    faults: &[NONE],
+    endings: &[Ending::Killed, Ending::LostPower],
+    unsynced: false,
+    retention: false,
+    busy: false,
+    broken: Broken::NOTHING,
+};
+
 /// The scenario of that name.
 pub fn by_name(name: &str) -> Option<&'static Scenario> {
-    SCENARIOS.iter().find(|scenario| scenario.name == name)
+    SCENARIOS.iter().chain(UNFIT).find(|scenario| scenario.name == name)
 }
 
 impl Scenario {
@@ -263,9 +330,10 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_fit_into_a_line() {
-        for (at, scenario) in SCENARIOS.iter().enumerate() {
+        let all: Vec<_> = SCENARIOS.iter().chain(UNFIT).collect();
+        for (at, scenario) in all.iter().enumerate() {
             assert!(scenario.name.bytes().all(|byte| byte.is_ascii_lowercase()), "{}", scenario.name);
-            assert!(SCENARIOS[..at].iter().all(|other| other.name != scenario.name), "{}", scenario.name);
+            assert!(all[..at].iter().all(|other| other.name != scenario.name), "{}", scenario.name);
             assert_eq!(scenario.events.first(), Some(&Event::Nothing));
         }
     }

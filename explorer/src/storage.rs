@@ -53,7 +53,6 @@ impl Storage {
     pub fn new(
         scheduler: &Arc<Scheduler>,
         file_system: FileSystem,
-        broken: Broken,
         hosts: usize,
         faults: &Arc<Mutex<Faults>>,
     ) -> Arc<Self> {
@@ -62,7 +61,7 @@ impl Storage {
             FileSystem::Nfs => Profile::nfs(),
             FileSystem::CephFs => Profile::cephfs(),
         };
-        let volume = Simulation::new(profile.breaking(broken), choose(scheduler));
+        let volume = Simulation::new(profile, choose(scheduler));
         volume.park_with(Arc::new(Waiting { scheduler: Arc::clone(scheduler) }));
         volume.fail_syncs(Arc::new(Disk { scheduler: Arc::clone(scheduler), faults: Arc::clone(faults) }));
         Arc::new(Self {
@@ -72,6 +71,11 @@ impl Storage {
             volume: Mutex::new(volume),
             has_lost_power: AtomicBool::new(false),
         })
+    }
+
+    /// From now on it does not keep these properties.
+    pub fn break_properties(&self, broken: Broken) {
+        self.volume().change_profile(|profile| profile.broken = broken);
     }
 
     /// A handle on it.
