@@ -47,8 +47,9 @@ impl At {
         self.calls.store(0, Ordering::SeqCst);
     }
 
-    fn ran(&self) -> bool {
-        self.action.lock().is_none()
+    /// Whether it ran; it does not any more.
+    fn end(&self) -> bool {
+        self.action.lock().take().is_none()
     }
 }
 
@@ -92,7 +93,7 @@ fn segments_that_are_deleted_meanwhile_end_a_round() {
         });
         let outcome = log.partition.compact_now();
         assert!(outcome.is_ok(), "step {step}: {outcome:?}");
-        let ran = hook.ran();
+        let ran = hook.end();
         log.partition.maintain().wait().unwrap().unwrap();
         let (there, named) = logs(&volume);
         assert!(there.difference(&named).count() <= 1, "step {step}: {there:?}, {named:?}");

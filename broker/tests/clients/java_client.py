@@ -1,7 +1,8 @@
 """The Java client library and Kafka's command line tools, of the Kafka that --kafka names (kafka-4, kafka-3.7).
 
 basic: the library's round trip. group: the library's, with static members. tools: the command line tools for topics, records,
-configs and offsets. compaction: the tools on a compacted topic. group-tools: kafka-consumer-groups and two verifiable consumers. perf: the performance tools.
+configs and offsets. compaction: the tools on a compacted topic. group-tools: kafka-consumer-groups and two verifiable consumers.
+perf: the performance tools.
 """
 import re
 import sys
@@ -298,4 +299,4 @@ if __name__ == "__main__":
     at = sys.argv.index("--kafka")
     KAFKA = sys.argv[at + 1]
     del sys.argv[at:at + 2]
-    main({"basic": basic, "group": group, "tools": tools, "group-tools": group_tools, "perf": perf})
+    main({"basic": basic, "group": group, "tools": tools, "compaction": compaction, "group-tools": group_tools, "perf": perf})

@@ -65,9 +65,6 @@ pub const CARRIED_CONFIGS: &[&str] = &[
     "segment.ms",
 ];
 
-/// Values of `cleanup.policy` that kaas carries out.
-const CLEANUP_POLICIES: &[&str] = &["delete", ""];
-
 /// Kafka's default of `index.interval.bytes`.
 const INDEX_INTERVAL_BYTES: u64 = 4096;
 
@@ -224,18 +221,6 @@ pub fn plan(
         let (mut configs, not_carried): (BTreeMap<_, _>, BTreeMap<_, _>) =
             given.into_iter().partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
         configs.extend(options.configs.clone());
-        if let Some(policy) =
-            configs.get("cleanup.policy").filter(|policy| !CLEANUP_POLICIES.contains(&policy.as_str()))
-        {
-            problems.push(Problem::new(
-                partitions
-                    .first()
-                    .map(|partition| shown(&*partition.volume, &partition.dir))
-                    .unwrap_or_default(),
-                format!("{name} has cleanup.policy={policy}, which this version of kaas does not do"),
-                "--config cleanup.policy=delete imports it all the same; mind its retention",
-            ));
-        }
         let is_compacted = configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
         let id = partitions.iter().find_map(|partition| partition.topic_id);
         let id = id.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
