@@ -41,44 +41,50 @@ const EVERY: &[FileSystem] = &[FileSystem::Local, FileSystem::Nfs, FileSystem::C
 
 const NONE: Faults = Faults { kill: 0, full: 0, sync: 0, fence: 0, any: 0 };
 
+/// What most scenarios have; what happens in one is its own.
+const ORDINARY: Scenario = Scenario {
+    name: "",
+    about: "",
+    hosts: 2,
+    file_systems: EVERY,
+    topics: 1,
+    events: &[Event::Nothing],
+    event_count: (1, 1),
+    faults: &[NONE],
+    endings: &[Ending::Killed],
+    unsynced: false,
+    retention: false,
+    busy: false,
+    broken: Broken::NOTHING,
+};
+
 /// All there are.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "takeovers",
         about: "several leaders at once, paused at any step, killed, deposed without knowing",
         hosts: 3,
-        file_systems: EVERY,
-        topics: 1,
         events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
         event_count: (4, 6),
         faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { fence: 8, ..NONE }],
         endings: &[Ending::Killed],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "handover",
         about: "one leader after the other, the earlier one in the middle of its work",
         hosts: 2,
-        file_systems: EVERY,
-        topics: 1,
         events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Assign, Event::Assign],
         event_count: (2, 2),
         faults: &[NONE, Faults { fence: 8, ..NONE }],
         endings: &[Ending::Killed],
-        unsynced: false,
-        retention: false,
         busy: true,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "power",
         about: "the volume loses power, also while leaders recover from the last time",
         hosts: 2,
-        file_systems: EVERY,
-        topics: 1,
         events: &[
             Event::Nothing,
             Event::Assign,
@@ -91,17 +97,13 @@ pub const SCENARIOS: &[Scenario] = &[
         event_count: (5, 8),
         faults: &[NONE, Faults { kill: 100, ..NONE }, Faults { kill: 40, ..NONE }],
         endings: &[Ending::LostPower],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "hosts",
         about: "hosts and the server crash, are cut off and come back; late writes land",
         hosts: 3,
         file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
-        topics: 1,
         events: &[
             Event::Nothing,
             Event::Assign,
@@ -117,32 +119,22 @@ pub const SCENARIOS: &[Scenario] = &[
         event_count: (5, 8),
         faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { sync: 40, ..NONE }],
         endings: &[Ending::Killed, Ending::LostPower],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "recovery",
         about: "a recovery that loses power at its first step, at its second, and so on",
         hosts: 2,
-        file_systems: EVERY,
-        topics: 1,
         events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
         event_count: (3, 4),
         faults: &[NONE, Faults { full: 6, ..NONE }],
         endings: &[Ending::RecoveryLosesPower],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "faults",
         about: "calls that fail: full volumes, syncs, the fence, anything",
         hosts: 2,
-        file_systems: EVERY,
-        topics: 1,
         events: &[
             Event::Nothing,
             Event::Assign,
@@ -162,46 +154,34 @@ pub const SCENARIOS: &[Scenario] = &[
             Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300 },
         ],
         endings: &[Ending::Killed, Ending::LostPower],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "retention",
         about: "segments deleted by size and time, under takeovers",
         hosts: 2,
-        file_systems: EVERY,
-        topics: 1,
         events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
         event_count: (3, 6),
         faults: &[NONE, Faults { kill: 300, ..NONE }],
         endings: &[Ending::Killed, Ending::LostPower],
-        unsynced: false,
         retention: true,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "unsynced",
         about: "flush.messages and flush.ms: committed without a sync, and takeovers without a loss of power",
         hosts: 3,
-        file_systems: EVERY,
-        topics: 1,
         events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
         event_count: (4, 6),
         faults: &[NONE, Faults { kill: 300, ..NONE }],
         endings: &[Ending::Killed],
         unsynced: true,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
     Scenario {
         name: "crowd",
         about: "several partitions in each process",
         hosts: 2,
-        file_systems: EVERY,
         topics: 3,
         events: &[
             Event::Nothing,
@@ -215,10 +195,7 @@ pub const SCENARIOS: &[Scenario] = &[
         event_count: (6, 6),
         faults: &[NONE, Faults { kill: 400, ..NONE }, Faults { full: 8, ..NONE }],
         endings: &[Ending::Killed, Ending::LostPower],
-        unsynced: false,
-        retention: false,
-        busy: false,
-        broken: Broken::NOTHING,
+        ..ORDINARY
     },
 ];
 
@@ -257,7 +234,6 @@ const ON_NFS: Scenario = Scenario {
     about: "takeovers on NFS, and crashes of everything",
     hosts: 3,
     file_systems: &[FileSystem::Nfs],
-    topics: 1,
     events: &[
         Event::Nothing,
         Event::Assign,
@@ -271,10 +247,7 @@ const ON_NFS: Scenario = Scenario {
     event_count: (5, 6),
     faults: &[NONE],
     endings: &[Ending::Killed, Ending::LostPower],
-    unsynced: false,
-    retention: false,
-    busy: false,
-    broken: Broken::NOTHING,
+    ..ORDINARY
 };
 
 /// The scenario of that name.

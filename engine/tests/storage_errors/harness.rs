@@ -47,6 +47,17 @@ pub struct Case {
     pub run: fn(&Fault) -> Outcome,
 }
 
+/// A case, in a line.
+pub const fn case(
+    name: &'static str,
+    point: Point,
+    path: &'static str,
+    nth: u64,
+    run: fn(&Fault) -> Outcome,
+) -> Case {
+    Case { name, point, path, nth, run }
+}
+
 /// A case with one of its errors.
 pub struct Fault<'a> {
     pub case: &'a Case,

@@ -10,7 +10,7 @@ use kaas_engine::types::Epoch;
 use kaas_fault_injection::faulty::{Effect, Faulty, Hook, Point, Rule, Verdict};
 use kaas_substrate::{Memory, Substrate};
 
-use super::harness::{Case, Fault, Outcome};
+use super::harness::{Case, Fault, Outcome, case};
 
 const SLOT: &str = "slots/07";
 
@@ -147,16 +147,6 @@ fn open(fault: &Fault) -> Outcome {
         }
         Err(error) => panic!("{error}"),
     }
-}
-
-const fn case(
-    name: &'static str,
-    point: Point,
-    path: &'static str,
-    nth: u64,
-    run: fn(&Fault) -> Outcome,
-) -> Case {
-    Case { name, point, path, nth, run }
 }
 
 pub const CASES: &[Case] = &[

@@ -7,7 +7,7 @@ use kaas_engine::{AppendError, AppendOptions, EngineError, ReadError, State, Tim
 use kaas_fault_injection::faulty::{Effect, Faulty, Hook, Point, Rule, Verdict};
 use kaas_substrate::{ErrorClass, Substrate};
 
-use super::harness::{Case, Fault, Outcome, until};
+use super::harness::{Case, Fault, Outcome, case, until};
 use super::support::{Log, Volume, producer_batch};
 
 const PRODUCER: i64 = 5;
@@ -307,16 +307,6 @@ fn open(fault: &Fault) -> Outcome {
         }
         Err(error) => panic!("{error}"),
     }
-}
-
-const fn case(
-    name: &'static str,
-    point: Point,
-    path: &'static str,
-    nth: u64,
-    run: fn(&Fault) -> Outcome,
-) -> Case {
-    Case { name, point, path, nth, run }
 }
 
 pub const CASES: &[Case] = &[

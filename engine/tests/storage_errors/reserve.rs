@@ -8,7 +8,7 @@ use kaas_engine::{RESERVE_FILE, Reserve};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point};
 use kaas_substrate::{Memory, OpenMode, Substrate, write_small};
 
-use super::harness::{Case, Fault, Outcome};
+use super::harness::{Case, Fault, Outcome, case};
 
 const CAPACITY: u64 = 4 << 20;
 
@@ -57,17 +57,11 @@ fn lend(fault: &Fault) -> Outcome {
 }
 
 pub const CASES: &[Case] = &[
-    Case {
-        name: "put aside: create the file",
-        point: Point::Create,
-        path: "~reserve",
-        nth: 1,
-        run: put_aside,
-    },
-    Case { name: "put aside: write it", point: Point::Write, path: "~reserve", nth: 1, run: put_aside },
-    Case { name: "put aside: sync it", point: Point::SyncData, path: "~reserve", nth: 1, run: put_aside },
-    Case { name: "put aside: ask for the space left", point: Point::Space, path: "", nth: 1, run: put_aside },
-    Case { name: "lend: open the file", point: Point::Open, path: "~reserve", nth: 1, run: lend },
-    Case { name: "lend: cut it", point: Point::SetLength, path: "~reserve", nth: 1, run: lend },
-    Case { name: "lend: sync the cut", point: Point::SyncData, path: "~reserve", nth: 1, run: lend },
+    case("put aside: create the file", Point::Create, "~reserve", 1, put_aside),
+    case("put aside: write it", Point::Write, "~reserve", 1, put_aside),
+    case("put aside: sync it", Point::SyncData, "~reserve", 1, put_aside),
+    case("put aside: ask for the space left", Point::Space, "", 1, put_aside),
+    case("lend: open the file", Point::Open, "~reserve", 1, lend),
+    case("lend: cut it", Point::SetLength, "~reserve", 1, lend),
+    case("lend: sync the cut", Point::SyncData, "~reserve", 1, lend),
 ];

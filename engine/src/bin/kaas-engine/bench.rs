@@ -1,6 +1,5 @@
 //! `kaas-engine bench`: arguments, progress on a terminal, the report, the exit code.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use kaas_engine::bench::{BenchError, Options, Progress, bench, render};
 use kaas_substrate::recognise::{Choice, OpenError};
 
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, complain};
+use crate::{COULD_NOT_RUN, complain, print};
 
 /// Most writers, and batches that each of them has in flight.
 const MOST: usize = 1024;
@@ -95,27 +94,15 @@ pub fn run(args: &BenchArgs) -> ExitCode {
     };
     let outcome = bench(&options(args), &progress);
     shown.end();
-    let text = outcome.map_err(|error| (error.to_string(), hint(&error))).and_then(|report| {
-        if args.json {
-            let json = serde_json::to_string_pretty(&report).map_err(|error| (error.to_string(), None))?;
-            Ok(json + "\n")
-        } else {
-            Ok(render(&report))
-        }
-    });
-    match text {
+    let printed = outcome
+        .map_err(|error| (error.to_string(), hint(&error)))
+        .and_then(|report| print(&report, args.json, render).map_err(|problem| (problem, None)));
+    match printed {
+        Ok(()) => ExitCode::SUCCESS,
         Err((problem, hint)) => {
             complain(&problem, hint);
             ExitCode::from(COULD_NOT_RUN)
         }
-        Ok(text) => match io::stdout().lock().write_all(text.as_bytes()) {
-            // Whoever read our output has seen enough (`| head`).
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                complain(&format!("cannot write the report: {error}"), None);
-                ExitCode::from(COULD_NOT_RUN)
-            }
-            _ => ExitCode::SUCCESS,
-        },
     }
 }
 

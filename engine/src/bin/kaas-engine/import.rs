@@ -1,7 +1,6 @@
 //! `kaas-engine import`: arguments, progress on a terminal, the report, the exit code.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use kaas_engine::import::{CARRIED_CONFIGS, ImportError, Options, Progress, Repor
 use kaas_substrate::{ErrorClass, Local, Substrate, create_root};
 
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, FOUND, complain};
+use crate::{COULD_NOT_RUN, FOUND, complain, print};
 
 /// Takes over the topics of an Apache Kafka 4: its log directories become topics of a data directory.
 ///
@@ -83,26 +82,11 @@ pub fn run(args: &ImportArgs) -> ExitCode {
             return ExitCode::from(COULD_NOT_RUN);
         }
     };
-    let text = if args.json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                complain(&error.to_string(), None);
-                return ExitCode::from(COULD_NOT_RUN);
-            }
-        }
-    } else {
-        report.to_text()
-    };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read our output has seen enough (`| head`).
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&format!("cannot write the report: {error}"), None);
-            ExitCode::from(COULD_NOT_RUN)
-        }
-        _ if report.problems.is_empty() => ExitCode::SUCCESS,
-        _ => ExitCode::from(FOUND),
+    if let Err(problem) = print(&report, args.json, Report::to_text) {
+        complain(&problem, None);
+        return ExitCode::from(COULD_NOT_RUN);
     }
+    if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) }
 }
 
 fn import(args: &ImportArgs, options: &Options) -> Result<Report, ImportError> {

@@ -17,6 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use kaas_engine::dump::{DumpError, DumpOptions, dump};
 use kaas_substrate::recognise::open_to_read;
 use kaas_substrate::{ErrorClass, Mounted};
+use serde::Serialize;
 
 const FOUND: u8 = 1;
 const COULD_NOT_RUN: u8 = 2;
@@ -139,6 +140,26 @@ fn hint(error: &DumpError) -> Option<&'static str> {
         DumpError::NothingHere { .. } => Some("a data directory holds `topics/<topic>/<partition>/`"),
         DumpError::NotAFile { .. } => Some("name a file, or a directory"),
         DumpError::Output(_) => None,
+    }
+}
+
+/// Prints a report to standard output: as one JSON object, or as text for people. What went wrong, if it could not be.
+fn print<T: Serialize>(report: &T, json: bool, text: impl FnOnce(&T) -> String) -> Result<(), String> {
+    if json {
+        let object = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
+        return print_text(&(object + "\n"));
+    }
+    print_text(&text(report))
+}
+
+/// As [`print`], of a report that is text already.
+fn print_text(text: &str) -> Result<(), String> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        // Whoever read our output has seen enough (`| head`).
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write the report: {error}"))
+        }
+        _ => Ok(()),
     }
 }
 

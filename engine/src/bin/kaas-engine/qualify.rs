@@ -1,7 +1,7 @@
 //! `kaas-engine qualify`: arguments, progress on a terminal, the report, the exit code; and `kaas-engine qualify-agent`, the
 //! process that touches the mount for it.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use kaas_engine::qualify::{
 use kaas_substrate::{Local, Mounted, write_small};
 
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, complain};
+use crate::{COULD_NOT_RUN, complain, print};
 
 const FIT_FOR_ONE_BROKER: u8 = 10;
 const UNFIT: u8 = 11;
@@ -190,28 +190,14 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 fn tell(report: &Report, args: &QualifyArgs) -> ExitCode {
-    let text = if args.json {
-        match serde_json::to_string_pretty(report) {
-            Ok(json) => json + "\n",
-            Err(error) => {
-                complain(&error.to_string(), None);
-                return ExitCode::from(COULD_NOT_RUN);
-            }
-        }
-    } else {
-        render(report)
-    };
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read our output has seen enough (`| head`).
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(&format!("cannot write the report: {error}"), None);
-            ExitCode::from(COULD_NOT_RUN)
-        }
-        _ => match report.verdict {
-            Verdict::Fit => ExitCode::SUCCESS,
-            Verdict::FitForOneBroker => ExitCode::from(FIT_FOR_ONE_BROKER),
-            Verdict::Unfit => ExitCode::from(UNFIT),
-        },
+    if let Err(problem) = print(report, args.json, render) {
+        complain(&problem, None);
+        return ExitCode::from(COULD_NOT_RUN);
+    }
+    match report.verdict {
+        Verdict::Fit => ExitCode::SUCCESS,
+        Verdict::FitForOneBroker => ExitCode::from(FIT_FOR_ONE_BROKER),
+        Verdict::Unfit => ExitCode::from(UNFIT),
     }
 }
 

@@ -13,7 +13,7 @@ use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, render
 use kaas_substrate::recognise::{self, Choice, OpenError, open_to_read};
 use kaas_substrate::{ErrorClass, Mounted, Substrate};
 
-use crate::{COULD_NOT_RUN, FOUND, complain, progress};
+use crate::{COULD_NOT_RUN, FOUND, complain, print_text, progress};
 
 /// Checks that everything in a directory is as it should be: records, manifests, indexes, fences, and all else.
 ///
@@ -133,15 +133,9 @@ fn show(args: &VerifyArgs, report: &Report, elapsed: Duration) -> Result<ExitCod
     } else {
         render_repairs(&report.repairs) + &render(report, elapsed, args.all)
     };
+    print_text(&text).map_err(|problem| (problem, None))?;
     let lost = args.repair && !args.dry_run && report.lost_offsets() > 0;
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        // Whoever read our output has seen enough (`| head`).
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err((format!("cannot write the report: {error}"), None))
-        }
-        _ if report.is_clean() && !lost => Ok(ExitCode::SUCCESS),
-        _ => Ok(ExitCode::from(FOUND)),
-    }
+    Ok(if report.is_clean() && !lost { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn look(dir: &Path, options: &Options) -> Result<Target, Problem> {
