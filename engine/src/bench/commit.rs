@@ -1,5 +1,5 @@
-//! Append and commit beside a gathered write and fdatasync of the same bytes; and the fence, which is what a commit costs
-//! more.
+//! Append and commit beside a gathered write and fdatasync of the same bytes; and beside the same with a read of a fence,
+//! which is the least that a commit takes.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ use crate::log::Partition;
 
 /// Reads of the fence after each round.
 const FENCE_READS: u32 = 100;
+
+/// Records of a fence that a partition is born with.
+const FENCE_RECORDS: u64 = 8;
 
 /// Bytes of a batch's header, which the engine writes from another place than the rest.
 const HEADER_BYTES: usize = 61;
@@ -37,18 +40,23 @@ pub struct Commits {
     pub case: Case,
     /// Batches a second of all writers together; medians of the rounds.
     pub raw_batches_per_second: f64,
+    pub fenced_batches_per_second: f64,
     pub engine_batches_per_second: f64,
     pub raw_bytes_per_second: f64,
     pub engine_bytes_per_second: f64,
-    /// Engine by raw, of each pair of rounds.
+    /// Engine by raw, of each group of rounds.
     pub ratio: Spread,
+    /// Engine by fenced, likewise.
+    pub fenced_ratio: Spread,
     /// Of a write and fdatasync.
     pub raw: Latency,
+    /// Of a write, fdatasync, and read of a fence.
+    pub fenced: Latency,
     /// From append to acknowledgement.
     pub engine: Latency,
     /// One read of the fence, nothing else going on.
     pub fence: Latency,
-    /// The median fence read by the median acknowledgement.
+    /// The median fence read, nothing else going on, by the median acknowledgement.
     pub fence_share: f64,
 }
 
@@ -67,17 +75,23 @@ pub fn measure(
     progress: &Progress,
 ) -> Result<Commits, BenchError> {
     let batch = batch_of(case.batch_bytes)?;
-    let (mut raw, mut engine, mut fence) = (Latencies::default(), Latencies::default(), Latencies::default());
-    let (mut raw_rates, mut engine_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut raw, mut fenced) = (Latencies::default(), Latencies::default());
+    let (mut engine, mut fence) = (Latencies::default(), Latencies::default());
+    let (mut raw_rates, mut fenced_rates, mut engine_rates) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ratios, mut fenced_ratios) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         let Case { partitions, batch_bytes, in_flight } = case;
         progress.at(format!("commit: {partitions} x {batch_bytes} B, {in_flight} in flight"));
-        let raw_round = raw_round(place, case, &batch, options)?;
+        let raw_round = raw_round(place, case, &batch, options, Raw::Unfenced)?;
+        let fenced_round = self::raw_round(place, case, &batch, options, Raw::Fenced)?;
         let engine_round = engine_round(place, case, &batch, options, &mut fence)?;
         raw_rates.push(raw_round.rate);
+        fenced_rates.push(fenced_round.rate);
         engine_rates.push(engine_round.rate);
         ratios.push(engine_round.rate / raw_round.rate.max(f64::MIN_POSITIVE));
+        fenced_ratios.push(engine_round.rate / fenced_round.rate.max(f64::MIN_POSITIVE));
         raw.add(raw_round.latencies);
+        fenced.add(fenced_round.latencies);
         engine.add(engine_round.latencies);
         progress.done();
     }
@@ -86,11 +100,14 @@ pub fn measure(
     Ok(Commits {
         case,
         raw_batches_per_second: raw_rate,
+        fenced_batches_per_second: Spread::of(fenced_rates).median,
         engine_batches_per_second: engine_rate,
         raw_bytes_per_second: raw_rate * batch.len() as f64,
         engine_bytes_per_second: engine_rate * batch.len() as f64,
         ratio: Spread::of(ratios),
+        fenced_ratio: Spread::of(fenced_ratios),
         raw: raw.summary(),
+        fenced: fenced.summary(),
         fence_share: fence.p50_us / engine.p50_us.max(f64::MIN_POSITIVE),
         engine,
         fence,
@@ -129,15 +146,39 @@ fn on_threads<T: Send + 'static>(
     failed.map_or(Ok(round), Err)
 }
 
-fn raw_round(place: &Arc<Place>, case: Case, batch: &Bytes, options: &Options) -> Result<Round, BenchError> {
-    let names: Vec<_> = (0..case.partitions).map(|number| format!("raw-{number}")).collect();
-    let mut files = Vec::new();
-    for name in &names {
-        files.push(place.substrate.open(path(name), OpenMode::CreateNew)?);
+/// Whether raw writes are followed by a read of a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Raw {
+    Unfenced,
+    Fenced,
+}
+
+fn raw_round(
+    place: &Arc<Place>,
+    case: Case,
+    batch: &Bytes,
+    options: &Options,
+    kind: Raw,
+) -> Result<Round, BenchError> {
+    let (mut names, mut files) = (Vec::new(), Vec::new());
+    for number in 0..case.partitions {
+        let name = format!("raw-{number}");
+        let file = place.substrate.open(path(&name), OpenMode::CreateNew)?;
+        names.push(name);
+        let fence = if kind == Raw::Fenced {
+            let name = format!("fence-{number}");
+            place.substrate.create_records(path(&name), FENCE_RECORDS)?;
+            let fence = place.substrate.open_records(path(&name))?;
+            names.push(name);
+            Some(fence)
+        } else {
+            None
+        };
+        files.push((file, fence));
     }
     place.substrate.sync_dir(path(""))?;
     let (batch, length) = (batch.clone(), options.round);
-    let round = on_threads(files, move |file| {
+    let round = on_threads(files, move |(file, fence)| {
         let (header, body) = batch.split_at(HEADER_BYTES.min(batch.len()));
         let parts: Vec<_> =
             (0..case.in_flight).flat_map(|_| [IoSlice::new(header), IoSlice::new(body)]).collect();
@@ -148,6 +189,9 @@ fn raw_round(place: &Arc<Place>, case: Case, batch: &Bytes, options: &Options) -
             let one = Instant::now();
             file.write_all_at(&parts, position)?;
             file.sync_data()?;
+            if let Some(fence) = &fence {
+                fence.read(1, &mut [[0; RECORD_BYTES]; 2])?;
+            }
             latencies.note(one.elapsed());
             position += bytes;
             batches += case.in_flight as u64;

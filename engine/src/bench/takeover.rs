@@ -1,5 +1,5 @@
 //! How long a takeover takes, by the size of the log: from the claim to the first acknowledged record of the new leader, after
-//! one that closed nothing.
+//! one that closed nothing and left a tail to be scanned.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::place::{Place, append_while, batch_of, first_epoch};
 use super::{BenchError, Progress, Spread};
-use crate::log::AppendOptions;
+use crate::log::{AppendOptions, Partition};
 
 const NAME: &str = "takeover";
 
@@ -16,13 +16,17 @@ const NAME: &str = "takeover";
 const BATCH_BYTES: usize = 1 << 20;
 const IN_FLIGHT: usize = 8;
 
+/// Bytes that each leader appends before it goes: a takeover of a log to which nothing was added has nothing to scan, whatever
+/// the size.
+const TAIL_BYTES: u64 = 8 << 20;
+
 /// Takeovers at each size.
 const TIMES: usize = 5;
 
 /// What was measured at one size.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Takeover {
-    /// Bytes of the log.
+    /// Bytes of the log at the first takeover; at each later one there are [`TAIL_BYTES`] more.
     pub log_bytes: u64,
     /// Claim to serving, in milliseconds.
     pub open_ms: Spread,
@@ -43,11 +47,17 @@ pub fn measure(place: &Arc<Place>, sizes: &[u64], progress: &Progress) -> Result
     let mut partition = place.open(&engine, NAME, epoch)?;
     for &size in sizes {
         progress.at(format!("takeover: a log of {} MiB", size >> 20));
-        let missing = size.saturating_sub(partition.size_bytes()).div_ceil(large.len() as u64);
-        append_while(&partition, &large, IN_FLIGHT, |count| count < missing, |_| {})?;
-        let log_bytes = partition.size_bytes();
-        let (mut open_ms, mut first_ms) = (Vec::new(), Vec::new());
-        for _ in 0..TIMES {
+        let append = |partition: &Arc<Partition>, bytes: u64| {
+            let most = (bytes + large.len() as u64 / 2) / large.len() as u64;
+            append_while(partition, &large, IN_FLIGHT, |count| count < most, |_| {})
+        };
+        append(&partition, size.saturating_sub(partition.size_bytes() + TAIL_BYTES))?;
+        let (mut log_bytes, mut open_ms, mut first_ms) = (0, Vec::new(), Vec::new());
+        for time in 0..TIMES {
+            append(&partition, TAIL_BYTES)?;
+            if time == 0 {
+                log_bytes = partition.size_bytes();
+            }
             // A leader that goes without closing anything; what it has appended since the last checkpoint is scanned.
             partition.abandon().wait().map_err(|_| BenchError::Ended)??;
             engine.close();

@@ -17,7 +17,7 @@ fn write_report(text: &mut String, report: &Report) -> fmt::Result {
     writeln!(text, "{} ({})", report.dir, report.substrate)?;
     writeln!(
         text,
-        "{} pairs of rounds of {} ms, engine and raw by turns; medians; ratio: lowest to\nhighest of the pairs",
+        "{} rounds of {} ms of each, by turns; medians; ratios: lowest to highest",
         report.rounds, report.round_ms
     )?;
     if !report.commits.is_empty() {
@@ -59,22 +59,26 @@ fn write_report(text: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_commits(text: &mut String, report: &Report) -> fmt::Result {
-    writeln!(text, "\nAppend and commit, beside a gathered write and fdatasync of the same bytes")?;
     writeln!(
         text,
-        "{:>5}{:>9}{:>7}{:>12}{:>12}   ratio",
-        "parts", "batch", "flight", "raw MB/s", "engine MB/s"
+        "\nAppend and commit, MB/s: engine by a gathered write and fdatasync of the same\nbytes (raw), and by the same and a read of a fence (fenced)"
+    )?;
+    writeln!(
+        text,
+        "{:>5}{:>9}{:>7}{:>8}{:>8}  {:<19}  by fenced",
+        "parts", "batch", "flight", "raw", "engine", "by raw"
     )?;
     for row in &report.commits {
         writeln!(
             text,
-            "{:>5}{:>9}{:>7}{:>12.1}{:>12.1}   {}",
+            "{:>5}{:>9}{:>7}{:>8.1}{:>8.1}  {:<19}  {}",
             row.case.partitions,
             bytes_words(row.case.batch_bytes as u64),
             row.case.in_flight,
             row.raw_bytes_per_second / 1e6,
             row.engine_bytes_per_second / 1e6,
             ratio(row.ratio),
+            ratio(row.fenced_ratio),
         )?;
     }
     writeln!(text, "\nLatency: raw write and fdatasync, engine until acknowledged, one fence read")?;
@@ -102,7 +106,16 @@ fn write_commits(text: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn ratio(spread: Spread) -> String {
-    format!("{:.2} ({:.2} to {:.2})", spread.median, spread.min, spread.max)
+    format!("{} ({} to {})", short(spread.median), short(spread.min), short(spread.max))
+}
+
+/// In four characters, up to 9999.
+fn short(ratio: f64) -> String {
+    match ratio {
+        _ if ratio < 9.995 => format!("{ratio:.2}"),
+        _ if ratio < 99.95 => format!("{ratio:.1}"),
+        _ => format!("{ratio:.0}"),
+    }
 }
 
 fn milliseconds(spread: Spread) -> String {

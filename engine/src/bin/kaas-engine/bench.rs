@@ -48,7 +48,7 @@ pub struct BenchArgs {
     /// Batches that each writer has in flight
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = count)]
     in_flight: Vec<usize>,
-    /// Pairs of rounds of each case
+    /// Rounds of each side of each case
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// Milliseconds of a round
