@@ -313,6 +313,25 @@ fn what_cannot_be_understood_is_left_as_it_is() {
 }
 
 #[test]
+fn a_link_in_the_place_of_the_quarantine_is_not_followed() {
+    let volume = crashed();
+    change(&last_log(&volume), |bytes| bytes[700] ^= 1);
+    let beside = tempfile::tempdir().unwrap();
+    let quarantine = dir(&volume).join("quarantine");
+    std::os::unix::fs::symlink(beside.path(), &quarantine).unwrap();
+    let fence = std::fs::read(dir(&volume).join("fence")).unwrap();
+    for repaired in [dry_run(&volume), repair(&volume)] {
+        let repaired = repaired.unwrap();
+        assert_eq!(repaired.outcome, Outcome::Refused, "{repaired:#?}");
+        assert!(repaired.reason.unwrap().contains("quarantine"));
+    }
+    assert!(contents(beside.path()).is_empty());
+    assert_eq!(std::fs::read(dir(&volume).join("fence")).unwrap(), fence, "nothing was claimed");
+    std::fs::remove_file(&quarantine).unwrap();
+    mend(&volume);
+}
+
+#[test]
 fn a_dry_run_says_what_a_repair_does_and_writes_nothing() {
     let volume = crashed();
     let log = last_log(&volume);

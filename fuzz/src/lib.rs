@@ -5,22 +5,27 @@
 
 mod archive;
 mod batch;
-mod directories;
+mod checksums;
+mod import;
 mod index;
 mod journal;
+mod partition;
 mod recovery;
 mod request;
 mod seeds;
+mod tree;
+mod verify;
 
 use std::path::Path;
 
 pub use archive::{Archive, Item};
 pub use batch::{batch, producer_state};
-pub use directories::{import, verify};
+pub use import::import;
 pub use index::index;
 pub use journal::journal;
 pub use recovery::recovery;
 pub use request::request;
+pub use verify::verify;
 
 /// Every target by its name.
 pub const TARGETS: &[(&str, fn(&[u8]))] = &[
@@ -34,10 +39,20 @@ pub const TARGETS: &[(&str, fn(&[u8]))] = &[
     ("import", import),
 ];
 
-/// To be called by each target's program first: with `KAAS_FUZZ_SEEDS=DIR` it writes its seeds there and ends.
-pub fn seeds_only(target: &str) {
+/// The target of that name.
+fn find(name: &str) -> fn(&[u8]) {
+    let found = TARGETS.iter().find(|(target, _)| *target == name);
+    found.unwrap_or_else(|| panic!("there is no target {name:?}")).1
+}
+
+/// The target that the environment names (`KAAS_FUZZ_TARGET`). With `KAAS_FUZZ_SEEDS=DIR` its seeds are written there and the
+/// process ends.
+pub fn chosen() -> fn(&[u8]) {
+    let name = std::env::var("KAAS_FUZZ_TARGET").expect("KAAS_FUZZ_TARGET names a target");
+    let target = find(&name);
     if let Some(dir) = std::env::var_os("KAAS_FUZZ_SEEDS") {
-        seeds::write(target, Path::new(&dir));
+        seeds::write(&name, target, Path::new(&dir));
         std::process::exit(0);
     }
+    target
 }

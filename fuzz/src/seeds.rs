@@ -1,10 +1,11 @@
-//! Makes the seed corpus. The same bytes every time but for ids and times, which do not
-//! matter; small, and of everything that a target knows: every compression, indexes, journals with snapshots, whole directories.
+//! Makes the seed corpus. The same bytes every time but for ids and times, which do not matter; small, and of everything that a
+//! target knows: every compression, indexes, journals with snapshots, whole directories, as they are and with right checksums
+//! whatever becomes of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Archive, Item, TARGETS, journal as journal_target, recovery as recovery_target};
+use crate::{Archive, Item, journal as journal_target, recovery as recovery_target};
 use bytes::Bytes;
 use kaas_engine::batch::{
     BatchOptions, Compression, EndMarker, Marker, Producer, SimpleRecord, control_batch, data_batch,
@@ -25,12 +26,11 @@ use kaas_substrate::{Local, Memory, Substrate, create_root, write_small};
 
 const START: Timestamp = Timestamp(1_700_000_000_000);
 
-/// Writes the seeds of a target into `dir`, if there is anything to be written.
-pub fn write(target: &str, dir: &Path) {
-    let (_, run) = TARGETS.iter().find(|(name, _)| *name == target).expect("a target of that name");
+/// Writes the seeds of the target `name`, which is `run`, into `dir`.
+pub fn write(name: &str, run: fn(&[u8]), dir: &Path) {
     create_root(dir).expect("a directory for seeds");
     let corpus = Local::open(dir).expect("a directory for seeds");
-    for (name, bytes) in seeds(target) {
+    for (name, bytes) in seeds(name) {
         // A seed that fails is a mistake here.
         run(&bytes);
         write_small(&corpus, Path::new(&name), &bytes).expect("a seed");
@@ -49,17 +49,38 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
             let snapshots = partition.0.into_iter().filter(|item| item.path.contains("producer-state"));
             snapshots.enumerate().map(|(n, item)| (format!("snapshot-{n}"), item.content)).collect()
         }
-        "recovery" => named(vec![("closed", partition().pack()), ("crashed", crashed_partition().pack())]),
-        "journal" => named(vec![("lines", slot(false).pack()), ("snapshot", slot(true).pack())]),
+        "recovery" => archives(vec![
+            ("closed", partition()),
+            ("crashed", crashed_partition()),
+            ("compacted", compacted_partition()),
+        ]),
+        "journal" => archives(vec![("lines", slot(false)), ("snapshot", slot(true))]),
         "request" => requests(),
-        "verify" => named(vec![("partition", crashed_partition().pack()), ("data", data_directory().pack())]),
-        "import" => named(vec![("kafka", kafka().pack())]),
+        "verify" => archives(vec![
+            ("partition", crashed_partition()),
+            ("damaged", damaged_partition()),
+            ("compacted", compacted_partition()),
+            ("links", with_links(damaged_partition())),
+            ("data", data_directory()),
+        ]),
+        "import" => archives(vec![("kafka", kafka())]),
         _ => Vec::new(),
     }
 }
 
+/// Each as it is, and with right checksums.
+fn archives(seeds: Vec<(&str, Archive)>) -> Vec<(String, Vec<u8>)> {
+    let both = |(name, archive): (&str, Archive)| {
+        // Checksums that are right stay as they are.
+        let renewed = Archive::unpack(&archive.clone().renewed().pack());
+        assert!(name == "damaged" || name == "links" || renewed == archive, "{name} has changed");
+        [(name.to_owned(), archive.pack()), (format!("{name}-renewed"), archive.renewed().pack())]
+    };
+    seeds.into_iter().flat_map(both).collect()
+}
+
 fn records(count: usize) -> Vec<SimpleRecord> {
-    (0..count).map(|n| SimpleRecord::of_value(format!("value-{n}"))).collect()
+    (0..count).map(|n| SimpleRecord::of(format!("key-{n}"), format!("value-{n}"))).collect()
 }
 
 fn options(producer: Option<i64>) -> BatchOptions {
@@ -117,44 +138,77 @@ fn indexes() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// A small log under two leaders: two segments, indexes, a producer, an open end unless it is closed.
-fn lead(volume: &Arc<dyn Substrate>, dir: &str, is_closed: bool) {
+/// How a leader ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Close,
+    Crash,
+}
+
+/// A small log under two leaders: two segments, indexes, producers, with an open end after a crash.
+fn partition_after(end: End, is_compacted: bool) -> Archive {
+    let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
+    let dir = Path::new(recovery_target::DIR);
     let identity = Identity { topic: "orders".into(), partition: 0, topic_id: [7; 16] };
-    volume.create_dir(Path::new(dir)).expect("a directory");
-    write_partition(&**volume, Path::new(dir), &identity, Epoch::NONE).expect("a partition");
+    volume.create_dir(dir).expect("a directory");
+    write_partition(&*volume, dir, &identity, Epoch::NONE).expect("a partition");
     for epoch in 1..3 {
         let clock = Arc::new(ManualClock::new(START));
         let settings = EngineSettings { checkpoint_distance_bytes: 300, ..EngineSettings::default() };
-        let engine = Engine::open(Arc::clone(volume), settings, clock).expect("an engine");
+        let engine = Engine::open(Arc::clone(&volume), settings, clock).expect("an engine");
+        let config = LogConfig { segment_bytes: 500, index_interval_bytes: 100, ..LogConfig::default() };
         let partition = engine
             .open_partition(OpenPartition {
-                dir: PathBuf::from(dir),
+                dir: dir.to_owned(),
                 identity: identity.clone(),
                 epoch: Epoch::new(epoch).expect("an epoch"),
                 claimant: Claimant { broker_id: 1, incarnation: "seeds".into(), assignment_version: 0 },
-                config: LogConfig { segment_bytes: 500, index_interval_bytes: 100, ..LogConfig::default() },
+                config: LogConfig { compact: is_compacted, delete: !is_compacted, ..config },
             })
             .expect("it opens");
         for n in 0..4 {
-            let producer = Some(i64::from(epoch * 10 + n));
+            let producer = (!is_compacted).then_some(i64::from(epoch * 10 + n));
             partition.append_and_wait(&batch_of(2, producer), AppendOptions::default()).expect("an append");
         }
-        let ended = if is_closed || epoch == 1 { partition.close() } else { partition.abandon() };
+        partition.compact_now().expect("a round of compaction");
+        let ended = if end == End::Close || epoch == 1 { partition.close() } else { partition.abandon() };
         ended.wait().expect("an end").expect("an end");
         engine.close();
     }
+    Archive::of(&*volume, Path::new(""))
 }
 
 fn partition() -> Archive {
-    let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
-    lead(&volume, recovery_target::DIR, true);
-    Archive::of(&*volume, Path::new(""))
+    partition_after(End::Close, false)
 }
 
 fn crashed_partition() -> Archive {
-    let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
-    lead(&volume, recovery_target::DIR, false);
-    Archive::of(&*volume, Path::new(""))
+    partition_after(End::Crash, false)
+}
+
+fn compacted_partition() -> Archive {
+    let compacted = partition_after(End::Crash, true);
+    assert!(compacted.0.iter().any(|item| item.path.ends_with("-00000001.log")), "nothing was compacted");
+    compacted
+}
+
+/// With a batch that cannot be read.
+fn damaged_partition() -> Archive {
+    let mut damaged = crashed_partition();
+    let log = damaged.0.iter_mut().find(|item| item.path.ends_with(".log")).expect("a log");
+    log.content[70] ^= 1;
+    damaged
+}
+
+/// With links in the way of a repair, to a directory beside.
+fn with_links(mut partition: Archive) -> Archive {
+    for (name, target) in
+        [("quarantine", "beside"), ("stray", "beside/secret"), ("manifest.00000003.1.json", "beside/new")]
+    {
+        let path = format!("{}/{name}@", recovery_target::DIR);
+        partition.0.push(Item { path, content: target.into() });
+    }
+    partition
 }
 
 fn slot(with_snapshot: bool) -> Archive {

@@ -88,12 +88,40 @@ pub fn data_batch(records: &[SimpleRecord], options: &BatchOptions) -> Result<By
     assemble(options, attributes, max_timestamp, count, &body)
 }
 
+/// A batch without records that takes up the offsets from `from` to `to` (exclusive): 61 bytes that bring consumers past
+/// them, as what compaction leaves of a batch does. Not stamped with a leader epoch yet.
+///
+/// # Errors
+///
+/// [`BatchError::OffsetRange`] unless these are 1 to 2^31 offsets.
+pub fn empty_batch(from: Offset, to: Offset) -> Result<Bytes, BatchError> {
+    let last = to.0.saturating_sub(from.0).saturating_sub(1);
+    let last_offset_delta = i32::try_from(last).unwrap_or(-1);
+    if last_offset_delta < 0 {
+        return Err(BatchError::OffsetRange { base_offset: from.0, last_offset_delta });
+    }
+    let options =
+        BatchOptions { base_offset: from, base_timestamp: Timestamp::NONE, ..BatchOptions::default() };
+    assemble_over(&options, Attributes::default(), Timestamp::NONE, 0, last_offset_delta, &[])
+}
+
 /// The header for `body`, and `body` behind it. The leader epoch is -1, as in what clients send.
 pub(super) fn assemble(
     options: &BatchOptions,
     attributes: Attributes,
     max_timestamp: Timestamp,
     count: i32,
+    body: &[u8],
+) -> Result<Bytes, BatchError> {
+    assemble_over(options, attributes, max_timestamp, count, count.saturating_sub(1), body)
+}
+
+fn assemble_over(
+    options: &BatchOptions,
+    attributes: Attributes,
+    max_timestamp: Timestamp,
+    count: i32,
+    last_offset_delta: i32,
     body: &[u8],
 ) -> Result<Bytes, BatchError> {
     let total = HEADER_BYTES.checked_add(body.len()).ok_or(BatchError::Unencodable)?;
@@ -109,7 +137,7 @@ pub(super) fn assemble(
     batch.put_i8(MAGIC);
     batch.put_u32(0);
     batch.put_i16(attributes.0);
-    batch.put_i32(count.saturating_sub(1));
+    batch.put_i32(last_offset_delta);
     batch.put_i64(options.base_timestamp.0);
     batch.put_i64(max_timestamp.0);
     batch.put_i64(id);

@@ -240,6 +240,13 @@ impl BatchHeader {
         })
     }
 
+    /// The offset of a record that says it is `offset_delta` behind the base offset. What a record says is its producer's
+    /// word, which nobody checks on the way in, so the answer lies between base offset and last offset whatever it is:
+    /// no record is ever taken for one of another batch.
+    pub fn record_offset(&self, offset_delta: i32) -> Offset {
+        self.base_offset.plus(i64::from(offset_delta.clamp(0, self.last_offset_delta)))
+    }
+
     /// Offset of the last record (inclusive).
     pub fn last_offset(&self) -> Offset {
         self.base_offset.plus(i64::from(self.last_offset_delta))

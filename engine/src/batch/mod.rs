@@ -19,7 +19,7 @@ mod times;
 mod validate;
 mod varint;
 
-pub use build::{BatchOptions, Producer, SimpleRecord, data_batch};
+pub use build::{BatchOptions, Producer, SimpleRecord, data_batch, empty_batch};
 pub use control::{EndMarker, Marker, control_batch, read_marker};
 pub use error::{BatchError, BatchErrorClass, RecordProblem};
 pub use header::{

@@ -35,7 +35,10 @@ pub struct RecordHeader {
 /// A decoded record. Key, value and headers share the batch's memory where it was not compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// Between the batch's base offset and last offset; see [`BatchHeader::record_offset`].
     pub offset: Offset,
+    /// What the record itself says: how far it is behind the base offset. Not checked.
+    pub offset_delta: i32,
     /// The batch's max timestamp where that is the log append time.
     pub timestamp: Timestamp,
     /// -1 without idempotence.
@@ -124,8 +127,8 @@ impl Records {
         } else {
             increment_sequence(header.base_sequence, offset_delta)
         };
-        let offset = header.base_offset.plus(i64::from(offset_delta));
-        Ok(Record { offset, timestamp, sequence, key, value, headers })
+        let offset = header.record_offset(offset_delta);
+        Ok(Record { offset, offset_delta, timestamp, sequence, key, value, headers })
     }
 
     fn read_headers(&mut self) -> Result<Vec<RecordHeader>, RecordProblem> {

@@ -261,6 +261,27 @@ fn lookups_inside_a_batch() {
 }
 
 #[test]
+fn no_record_lies_outside_of_its_batch() {
+    let options = BatchOptions { base_offset: Offset(100), base_timestamp: NOW, ..BatchOptions::default() };
+    let records: Vec<_> = [0, 7, 3]
+        .into_iter()
+        .map(|timestamp_delta| SimpleRecord { timestamp_delta, ..SimpleRecord::of_value("v") })
+        .collect();
+    let batch = data_batch(&records, &options).unwrap();
+    let record_bytes = (batch.len() - HEADER_BYTES) / 3;
+    let limits = DecodeLimits::default();
+    // Behind length, attributes and timestamp delta of the second record, zigzag: 60, -60, 1.
+    for (written, said, offset) in [(120, 60, 102), (119, -60, 100), (2, 1, 101)] {
+        let batch = patched(&batch, HEADER_BYTES + record_bytes + 3, &[written]);
+        let found = first_record_at_or_after(&batch, Timestamp(NOW.0 + 1), Offset(0), &limits).unwrap();
+        assert_eq!(found, Some((Offset(offset), Timestamp(NOW.0 + 7))));
+        assert_eq!(record_of_max_timestamp(&batch, &limits).unwrap(), found);
+        let record = &decoded(&batch)[1];
+        assert_eq!((record.offset, record.offset_delta), (Offset(offset), said));
+    }
+}
+
+#[test]
 fn hostile_lengths_are_bounded() {
     let body_at = |bytes: &[u8]| {
         let mut raw = batch().to_vec();

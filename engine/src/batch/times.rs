@@ -57,7 +57,7 @@ fn find(
     for index in 0..usize::try_from(header.record_count).unwrap_or(0) {
         let start = walk.position();
         let (timestamp_delta, offset_delta) = walk.record().map_err(|stop| walk.error(stop, index, start))?;
-        let offset = header.base_offset.plus(i64::from(offset_delta));
+        let offset = header.record_offset(offset_delta);
         let timestamp = match header.timestamp_type() {
             TimestampType::LogAppendTime => header.max_timestamp,
             TimestampType::CreateTime => Timestamp(header.base_timestamp.0.saturating_add(timestamp_delta)),

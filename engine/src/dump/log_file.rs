@@ -95,8 +95,7 @@ impl Dumper<'_> {
     }
 
     fn records(&mut self, path: &str, batch: &Bytes, position: u64) -> Result<(), DumpError> {
-        const HINT: &str =
-            "the CRC is right, so the producer sent it like this; consumers will fail here too";
+        const HINT: &str = "the CRC is right, so the producer sent it like this; consumers may fail here too";
         let marker = match read_marker(batch) {
             Ok(marker) => marker.map(|end| {
                 let kind = match end.marker {
@@ -112,9 +111,17 @@ impl Dumper<'_> {
             Ok(records) => records,
             Err(error) => return self.finding(path, position, error.to_string(), HINT),
         };
+        let base_offset = records.header().base_offset;
         for record in records {
             match record {
-                Ok(record) => self.show(&Item::Record(RecordItem::new(&record, marker.clone())))?,
+                Ok(record) => {
+                    self.show(&Item::Record(RecordItem::new(&record, marker.clone())))?;
+                    let said = base_offset.plus(i64::from(record.offset_delta));
+                    if said != record.offset {
+                        let problem = format!("a record says offset {said}, which is not in its batch");
+                        self.finding(path, position, problem, HINT)?;
+                    }
+                }
                 Err(error) => return self.finding(path, position, error.to_string(), HINT),
             }
         }

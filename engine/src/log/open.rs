@@ -20,7 +20,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
+use kaas_substrate::{EntryKind, Substrate, TEMPORARY_PREFIX};
 
 use super::names::{SegmentFile, SegmentName};
 use super::partition::{Core, Partition};
@@ -69,7 +69,7 @@ pub(crate) struct Listing {
 }
 
 impl Listing {
-    pub(crate) fn read(substrate: &dyn kaas_substrate::Substrate, dir: &Path) -> Result<Self, EngineError> {
+    pub(crate) fn read(substrate: &dyn Substrate, dir: &Path) -> Result<Self, EngineError> {
         let mut listing = Self::default();
         for entry in substrate.list(dir)? {
             let name = entry.name.to_str().unwrap_or_default();
@@ -140,8 +140,7 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
     let substrate = &*shared.substrate;
     // The manifest first: its leader may not know yet that it is deposed, and go on creating files. Those that this
     // manifest names are in any later listing, since nothing is unlinked but by who leads.
-    let manifest =
-        versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)?.map(|(_, manifest)| manifest);
+    let manifest = read_manifest(substrate, dir)?;
     match manifest.as_ref().and_then(|manifest| Epoch::new(manifest.epoch)) {
         Some(by) if by > epoch => return Err(EngineError::Deposed { by }),
         Some(served) if served == epoch && !planted(Bug::ReuseEpoch) => {
@@ -159,6 +158,18 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
         make_durable(shared, dir, &recovered)?;
     }
     Ok(Inherited { manifest, listing, recovered })
+}
+
+/// The highest manifest. Under another's name it would take the place of what was acknowledged after it.
+fn read_manifest(substrate: &dyn Substrate, dir: &Path) -> Result<Option<Manifest>, EngineError> {
+    let Some((version, manifest)) = versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)? else {
+        return Ok(None);
+    };
+    if manifest.epoch != version.epoch.get() {
+        let reason = format!("it says epoch {}, its name {}", manifest.epoch, version.epoch);
+        return Err(EngineError::Damaged { path: dir.join(MANIFEST.file_name(version)), reason });
+    }
+    Ok(Some(manifest))
 }
 
 fn check_identity(shared: &Shared, dir: &Path, expected: &Identity) -> Result<(), EngineError> {

@@ -127,6 +127,10 @@ impl Partition {
     }
 }
 
+fn damaged(segment: &Segment, position: u64, reason: String) -> ReadError {
+    ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason }
+}
+
 fn out_of_range(offset: Offset, status: &Status) -> ReadError {
     let Status { log_start, high_watermark, .. } = *status;
     ReadError::OffsetOutOfRange { offset, log_start, high_watermark }
@@ -192,8 +196,18 @@ impl BlockingRead {
         let open = self.partition.open_segment(segment)?;
         let position = open.indexes.lock().position_of(from);
         let Some((start, first)) = first_batch(&*open.file, position, segment.bytes(), from, segment)? else {
-            return Ok(from);
+            // Nothing would ever come here for a reader that waits.
+            let reason =
+                format!("no batch goes beyond offset {from}, though the segment counts up to further on");
+            return Err(damaged(segment, segment.bytes(), reason));
         };
+        // (Asked for after the batch was read: an active segment grows.)
+        let end_offset = segment.end_offset();
+        if first.next_offset() > end_offset {
+            let reason =
+                format!("the batch ends at offset {}, its segment at {end_offset}", first.next_offset());
+            return Err(damaged(segment, start, reason));
+        }
         if first.next_offset() > self.limit || (first.batch_bytes > max_bytes && !at_least_one) {
             return Ok(from);
         }
@@ -228,16 +242,17 @@ impl BlockingRead {
         buffer.truncate(read);
         let (mut end, mut end_offset) = (0, self.request.from);
         while let Some(rest) = buffer.get(end..).filter(|rest| rest.len() >= HEADER_BYTES) {
-            let header = BatchHeader::parse(rest).map_err(|error| ReadError::Damaged {
-                path: segment.path(SegmentFile::Log),
-                position: start + end as u64,
-                reason: error.to_string(),
-            })?;
+            let header = BatchHeader::parse(rest)
+                .map_err(|error| damaged(segment, start + end as u64, error.to_string()))?;
             let batch_end = end.saturating_add(header.batch_bytes);
             if header.next_offset() > self.limit || batch_end > buffer.len() {
                 break;
             }
             (end, end_offset) = (batch_end, header.next_offset());
+        }
+        if end == 0 {
+            let reason = format!("of the batch that counts {} bytes are there", buffer.len());
+            return Err(damaged(segment, start, reason));
         }
         buffer.truncate(end);
         fetched.push(Bytes::from(buffer));
@@ -310,9 +325,7 @@ pub(crate) fn first_batch(
             }
             Scanned::Batch { .. } => {}
             Scanned::End => return Ok(None),
-            Scanned::Torn { position, reason } => {
-                return Err(ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason });
-            }
+            Scanned::Torn { position, reason } => return Err(damaged(segment, position, reason)),
         }
     }
 }
@@ -328,7 +341,7 @@ pub(crate) fn read_batch(
     let read = file.read_at(&mut bytes, position)?;
     if read < bytes.len() {
         let reason = format!("the batch has {} bytes, of which {read} are there", bytes.len());
-        return Err(ReadError::Damaged { path: segment.path(SegmentFile::Log), position, reason });
+        return Err(damaged(segment, position, reason));
     }
     Ok(Bytes::from(bytes))
 }

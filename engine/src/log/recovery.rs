@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kaas_substrate::{File, OpenMode, read_small};
 
+use super::ends::check_end;
 use super::indexes::LogIndexes;
 use super::names::{SegmentFile, SegmentName};
 use super::open::Listing;
@@ -58,6 +59,9 @@ pub(crate) fn recover(
     let empty = Manifest::default();
     let known = manifest.unwrap_or(&empty);
     let mut segments = pinned(dir, listing, known)?;
+    if let Some(last) = segments.last() {
+        check_end(&*shared.substrate, last)?;
+    }
     let unpinned = unpinned(dir, listing, known)?;
 
     let producers = read_producers(shared, dir, known.producer_state)?;
@@ -82,6 +86,13 @@ pub(crate) fn recover(
             segments.push(segment);
         }
     }
+    if known.high_watermark > cursor.expected.0 {
+        let reason = format!(
+            "everything below offset {} was committed, and the log ends at {}",
+            known.high_watermark, cursor.expected
+        );
+        return Err(EngineError::Damaged { path: dir.join("manifest"), reason });
+    }
     let log_start = Offset(known.log_start_offset);
     let first = segments.first().map_or(cursor.expected, |segment| segment.base_offset());
     // In front of a rewritten segment offsets may be missing.
@@ -96,7 +107,7 @@ pub(crate) fn recover(
     Ok(Recovered { segments, scanned, producers: cursor.producers, log_start, end: cursor.expected })
 }
 
-/// The manifest's segments. Their files must be there; what is in them is not looked at.
+/// The manifest's segments. Their files must be there; what is in them is not looked at, but for the end of the last one.
 fn pinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Arc<Segment>>, EngineError> {
     let mut segments: Vec<Arc<Segment>> = Vec::with_capacity(manifest.segments.len() + 1);
     let damaged = |reason: String| EngineError::Damaged { path: dir.join("manifest"), reason };

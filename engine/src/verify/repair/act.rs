@@ -61,6 +61,11 @@ pub(super) fn act(
     for rewritten in &plan.rewritten {
         write_segment(volume, dir, rewritten)?;
     }
+    if let Some(filler) = &plan.filler {
+        let file = volume.open(&log_path(dir, filler.name), OpenMode::CreateNew)?;
+        file.write_all_at(&[IoSlice::new(&filler.batch)], 0)?;
+        file.sync_data()?;
+    }
     volume.sync_dir(dir)?;
     for reindexed in plan.reindexed.clone() {
         let lengths = build_indexes(volume, dir, plan, reindexed)?;

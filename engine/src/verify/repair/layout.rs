@@ -1,8 +1,11 @@
 //! How the batches that can be read become segments of the new manifest: what stays in its file, and what is written anew.
 
+use bytes::Bytes;
+
 use super::salvage::{Run, Salvage, Salvaged};
+use crate::batch::{StampedHeader, empty_batch};
 use crate::log::SegmentName;
-use crate::manifest::{LeaderEpoch, SegmentEntry};
+use crate::manifest::{IndexLengths, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// A segment that is written anew, from what of another one can be read.
@@ -11,6 +14,14 @@ pub(super) struct Rewritten {
     pub(super) from: SegmentName,
     pub(super) to: SegmentName,
     pub(super) runs: Vec<Run>,
+}
+
+/// A segment that takes up the offsets that are lost at the end of the log, with one empty batch, as compaction would
+/// leave one: readers come past them, and do not wait for what is gone.
+#[derive(Debug)]
+pub(super) struct Filler {
+    pub(super) name: SegmentName,
+    pub(super) batch: Bytes,
 }
 
 /// The segments of the new manifest.
@@ -22,12 +33,17 @@ pub(super) struct Layout {
     pub(super) from: Vec<SegmentName>,
     /// Those of them that are written anew.
     pub(super) rewritten: Vec<Rewritten>,
+    /// The last of them, if offsets are lost at the end.
+    pub(super) filler: Option<Filler>,
 }
 
 /// Lays out what can be read for a manifest of `epoch`. If `adopts` is false, what no manifest has pinned is written anew.
 pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
-    let placed = place(salvage, adopts);
-    let mut layout = Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new() };
+    let lost_from =
+        salvage.segments.iter().flat_map(|salvaged| &salvaged.runs).next_back().map(|run| run.end_offset);
+    let filler = lost_from.and_then(|from| fill(from, salvage.next_offset, epoch));
+    let placed = place(salvage, adopts, filler.is_some());
+    let mut layout = Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new(), filler: None };
     let mut generation = 0;
     for here in &placed {
         let name = here.salvaged.source.name;
@@ -49,7 +65,30 @@ pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
             layout.rewritten.push(Rewritten { from: name, to, runs });
         }
     }
+    if let Some((mut filler, mut filled)) = filler {
+        filler.name.generation = generation + 1;
+        filled.generation = filler.name.generation;
+        layout.entries.push(filled);
+        layout.from.push(filler.name);
+        layout.filler = Some(filler);
+    }
     layout
+}
+
+/// What takes up the offsets from `from` to `to`, if there are any, and what the manifest says of it. There is no batch
+/// for more than 2^31 offsets: then the log ends in front of them.
+fn fill(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntry)> {
+    let batch = empty_batch(from, to).ok()?;
+    let stamped = StampedHeader::new(&batch, from, epoch).ok()?;
+    let name = SegmentName { epoch, base_offset: from, generation: 1 };
+    let filled = SegmentEntry {
+        end_offset: to.0,
+        bytes: batch.len() as u64,
+        indexes: Some(IndexLengths::default()),
+        leader_epochs: vec![LeaderEpoch { epoch: epoch.get(), start_offset: from.0 }],
+        ..entry(name, &[])
+    };
+    Some((Filler { name, batch: Bytes::copy_from_slice(stamped.bytes()) }, filled))
 }
 
 /// What of a source segment stays where it is, and what is written anew.
@@ -61,7 +100,7 @@ struct Placed<'a> {
 
 /// Decides which batches stay where they are: the first ones of their file, if offsets are missing behind them
 /// only in front of a rewritten segment. Everything else is written anew.
-fn place(salvage: &Salvage, adopts: bool) -> Vec<Placed<'_>> {
+fn place(salvage: &Salvage, adopts: bool, has_filler: bool) -> Vec<Placed<'_>> {
     let mut placed: Vec<_> = salvage
         .segments
         .iter()
@@ -79,7 +118,7 @@ fn place(salvage: &Salvage, adopts: bool) -> Vec<Placed<'_>> {
         })
         .collect();
     // From the last one on: whether something follows without a gap depends on what follows.
-    let mut following: Option<(Offset, bool)> = Some((salvage.next_offset, false));
+    let mut following: Option<(Offset, bool)> = Some((salvage.next_offset, has_filler));
     let mut at = placed.len();
     while let Some(index) = at.checked_sub(1) {
         at = index;

@@ -192,7 +192,12 @@ impl Repair<'_> {
     }
 
     fn look(&self) -> Result<View, String> {
-        View::read(self.context.substrate, self.dir).map_err(|error| error.to_string())
+        let view = View::read(self.context.substrate, self.dir).map_err(|error| error.to_string())?;
+        if view.names.unknown.iter().any(|name| name == quarantine::QUARANTINE_DIR) {
+            // A link would lead out of the directory.
+            return Err("quarantine is there, and is no directory: move it out of the way".to_owned());
+        }
+        Ok(view)
     }
 
     /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.

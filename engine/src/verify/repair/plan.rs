@@ -9,7 +9,7 @@ use super::super::Options;
 use super::super::finding::{Finding, Kind};
 use super::super::identity::Expected;
 use super::super::view::View;
-use super::layout::{Layout, Rewritten, lay_out};
+use super::layout::{Filler, Layout, Rewritten, lay_out};
 use super::looked::Looked;
 use super::quarantine::Quarantined;
 use super::salvage::{Lost, Salvage, salvage, sources};
@@ -34,6 +34,7 @@ pub(super) struct Plan {
     pub(super) epoch: Epoch,
     pub(super) quarantine: Vec<Quarantined>,
     pub(super) rewritten: Vec<Rewritten>,
+    pub(super) filler: Option<Filler>,
     pub(super) reindexed: Vec<Reindexed>,
     pub(super) manifest: Manifest,
     /// The bytes of the producer snapshot that the manifest refers to; `None`: there are no producers.
@@ -96,13 +97,14 @@ pub(super) fn plan(
         Reindexed { at, txn_index }
     });
     let reindexed = reindexed.collect();
-    let Layout { entries, rewritten, .. } = layout;
+    let Layout { entries, rewritten, filler, .. } = layout;
     let (producers, producer_state) = producers(context.options, &salvage, epoch);
     let identity_is_wrong = looked.has(Kind::IdentityMissing) || looked.has(Kind::IdentityDamaged);
     let mut plan = Plan {
         epoch,
         quarantine: looked.quarantined(&salvage)?,
         rewritten,
+        filler,
         reindexed,
         manifest: looked.new_manifest(epoch, entries, salvage.next_offset, producer_state),
         producers,
@@ -162,6 +164,14 @@ impl Plan {
                 ));
             }
             steps.push(step);
+        }
+        if let Some(Filler { name, .. }) = &self.filler {
+            let next_offset = self.manifest.next_offset;
+            steps.push(format!(
+                "write {name}.log: no record, in place of offsets {} to {}, so that readers come past them",
+                name.base_offset,
+                next_offset.saturating_sub(1)
+            ));
         }
         for entry in self.reindexed.iter().filter_map(|indexed| self.manifest.segments.get(indexed.at)) {
             if let Some(name) = entry.name() {

@@ -1,0 +1,210 @@
+//! `kaas-engine verify`, `--dry-run` and `--repair` on any directory.
+//!
+//! Asserted: each ends with a report or an error. Looking and a dry run change nothing; a repair does what its dry run said, in the
+//! partitions that it names and nowhere else, also where links lead out of the directory. What a consumer could read before, it
+//! reads afterwards. Where the repair was carried out nothing is left to be repaired, and the partition is led. Where there was
+//! nothing to be said in the first place, a leader agrees: it opens, and all can be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kaas_engine::leadership::Claimant;
+use kaas_engine::verify::repair::{Mode, Outcome, Repaired, repair};
+use kaas_engine::verify::{
+    Finding, Kind, Options, Progress, Report, Severity, render, render_repairs, verify as look,
+};
+use kaas_substrate::{Local, Memory, Substrate};
+
+use crate::partition::{Led, NOW, Served};
+use crate::tree::{self, Tree};
+use crate::{Archive, Item};
+
+/// Where the archive is unpacked, relative to the volume's root.
+const DIR: &str = "data";
+
+/// A directory beside it, which is nobody's business.
+const BESIDE: &str = "beside";
+
+/// A data directory, a topic, a partition, or anything else.
+pub fn verify(data: &[u8]) {
+    let archive = Archive::unpack(data);
+    let mut all = archive.below(DIR);
+    all.0.extend(
+        Archive(vec![Item { path: "secret".into(), content: b"not kaas's".to_vec() }]).below(BESIDE).0,
+    );
+    if archive.has_links() { on_disk(&all) } else { in_memory(&all) }
+}
+
+fn in_memory(all: &Archive) {
+    let volume = all.volume();
+    let substrate: Arc<dyn Substrate> = Arc::new(volume.clone());
+    let Some(report) = looked(&substrate, &|| tree::of_volume(&volume)) else { return };
+    let before = consumed(&copy(&volume), true);
+    let Some(repairs) = repaired(&substrate, &report, &|| tree::of_volume(&volume)) else { return };
+    let after = consumed(&copy(&volume), false);
+    for (dir, was) in &before {
+        let is = after.get(dir).and_then(Option::as_ref);
+        let done = repairs.iter().find(|done| done.directory == *dir).map(|done| done.outcome);
+        if let Some(was) = was {
+            let is = is.unwrap_or_else(|| panic!("{} cannot be led any more: {done:?}", dir.display()));
+            for gone in was.difference(is) {
+                panic!("{}: the batch at offset {} cannot be read any more: {done:?}", dir.display(), gone.0);
+            }
+        }
+        assert!(
+            done != Some(Outcome::Repaired) || is.is_some(),
+            "{} was repaired and cannot be led",
+            dir.display()
+        );
+    }
+}
+
+/// With links, which only a real directory has.
+fn on_disk(all: &Archive) {
+    let shared_memory = Path::new("/dev/shm");
+    let temporary = if shared_memory.is_dir() { shared_memory.to_owned() } else { std::env::temp_dir() };
+    let root = temporary.join(format!("kaas-fuzz-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&root);
+    std::fs::create_dir(&root).expect("a temporary directory");
+    let volume: Arc<dyn Substrate> = Arc::new(Local::open(&root).expect("a volume"));
+    all.write(&*volume);
+    all.link(&root);
+    let tree = || tree::of_directory(&root);
+    if let Some(report) = looked(&volume, &tree) {
+        repaired(&volume, &report, &tree);
+    }
+    std::fs::remove_dir_all(&root).expect("it is removed");
+}
+
+fn options() -> Options {
+    Options { threads: 1, now: NOW, second_look_after: Duration::ZERO, ..Options::default() }
+}
+
+/// Looks; `None` if there is nothing to be looked at.
+fn looked(volume: &Arc<dyn Substrate>, tree: &dyn Fn() -> Tree) -> Option<Report> {
+    let before = tree();
+    let report = look(&**volume, Path::new(DIR), &options(), &Progress::default());
+    tree::assert_same(&before, &tree(), "a look has changed something");
+    let report = report.ok()?;
+    let _ = render(&report, Duration::ZERO, true);
+    let _ = report.to_json(0).expect("a report is JSON");
+    Some(report)
+}
+
+/// Repairs what is wrong, after a dry run; what was done. `None` if nothing was wrong.
+fn repaired(volume: &Arc<dyn Substrate>, report: &Report, tree: &dyn Fn() -> Tree) -> Option<Vec<Repaired>> {
+    if report.is_clean() {
+        return None;
+    }
+    let before = tree();
+    let planned = repair(volume, report, &options(), &Mode::DryRun, &Progress::default());
+    tree::assert_same(&before, &tree(), "a dry run has changed something");
+    let claimant = Claimant { broker_id: -1, incarnation: "repair".into(), assignment_version: 0 };
+    let done = repair(volume, report, &options(), &Mode::Repair(claimant), &Progress::default());
+    let _ = render_repairs(&done);
+    let dirs: Vec<PathBuf> = done.iter().map(|done| done.directory.clone()).collect();
+    let after = tree();
+    tree::assert_same(&tree::outside(&before, &dirs), &tree::outside(&after, &dirs), "written outside");
+    assert_eq!(planned.len(), done.len());
+    for (planned, done) in planned.iter().zip(&done) {
+        assert_eq!(planned.directory, done.directory);
+        if done.outcome == Outcome::Repaired {
+            assert_eq!(
+                (&planned.steps, &planned.lost),
+                (&done.steps, &done.lost),
+                "the dry run said something else"
+            );
+        }
+    }
+    let again = look(&**volume, Path::new(DIR), &options(), &Progress::default());
+    let again = again.expect("what was repaired can be looked at");
+    for done in done.iter().filter(|done| done.outcome == Outcome::Repaired) {
+        let left: Vec<_> =
+            again.findings.iter().filter(|finding| is_left(finding, &done.directory, volume)).collect();
+        assert!(left.is_empty(), "{left:#?}\nis left after {done:#?}");
+    }
+    Some(done)
+}
+
+/// Whether a finding in a partition's directory is one that a repair should have dealt with.
+fn is_left(finding: &Finding, dir: &Path, volume: &Arc<dyn Substrate>) -> bool {
+    let is_for_a_person = || {
+        let entries = volume.list(dir).unwrap_or_default();
+        let is_file = |entry: &kaas_substrate::Entry| entry.kind == kaas_substrate::EntryKind::File;
+        finding.kind == Kind::UnknownFile
+            && entries.iter().any(|entry| finding.file == dir.join(&entry.name) && !is_file(entry))
+    };
+    finding.severity > Severity::Info && finding.file.starts_with(dir) && !is_for_a_person()
+}
+
+fn copy(volume: &Memory) -> Arc<dyn Substrate> {
+    Arc::new(Archive::of(volume, Path::new("")).volume())
+}
+
+type Batches = BTreeSet<(i64, Bytes)>;
+
+/// What consumers can read of each partition of a volume that may be changed; `None` for one that cannot be led. With `judged`,
+/// what verify says of each is compared with that, and what stands at a wrong offset does not count.
+fn consumed(volume: &Arc<dyn Substrate>, judged: bool) -> BTreeMap<PathBuf, Option<Batches>> {
+    let mut consumed = BTreeMap::new();
+    for dir in partitions(&**volume, Path::new(DIR)) {
+        let report = look(&**volume, &dir, &options(), &Progress::default()).expect("a partition");
+        let has_errors = !judged || report.errors > 0;
+        let batches = match Led::open(volume, &dir) {
+            Ok(led) => {
+                assert!(
+                    led.read_all().is_some() || has_errors,
+                    "{}: it cannot be read, and verify finds nothing",
+                    dir.display()
+                );
+                let mut batches = led.read_what_can_be();
+                led.close();
+                if judged && report.findings.iter().any(|finding| finding.kind == Kind::OutOfSequence) {
+                    batches = in_sequence(batches);
+                }
+                Some(batches.iter().map(Served::records).collect())
+            }
+            Err(error) => {
+                assert!(
+                    has_errors || !is_damage(&error),
+                    "{}: {error}, and verify finds nothing",
+                    dir.display()
+                );
+                None
+            }
+        };
+        consumed.insert(dir, batches);
+    }
+    consumed
+}
+
+/// Whether an error is about what the files say.
+fn is_damage(error: &kaas_engine::EngineError) -> bool {
+    matches!(error, kaas_engine::EngineError::Damaged { .. })
+}
+
+/// The batches that begin where the one before them ends.
+fn in_sequence(batches: Vec<Served>) -> Vec<Served> {
+    let mut expected = None;
+    let follows = |batch: &Served| {
+        let before = expected.replace(batch.header.next_offset());
+        before.is_none_or(|before| before == batch.header.base_offset)
+    };
+    batches.into_iter().filter(follows).collect()
+}
+
+/// Every directory that says to be a partition's.
+fn partitions(volume: &dyn Substrate, dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in volume.list(dir).unwrap_or_default() {
+        if entry.kind == kaas_substrate::EntryKind::Dir {
+            found.extend(partitions(volume, &dir.join(&entry.name)));
+        } else if entry.name == "partition.json" {
+            found.push(dir.to_owned());
+        }
+    }
+    found
+}
