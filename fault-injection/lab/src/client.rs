@@ -14,7 +14,7 @@ use crate::protocol::{Call, Event, Failure, Request, Said, Value, VolumeCall, Vo
 
 /// How long anything may take that is expected to happen. Longer than any lease or grace period of a lab, and than Ceph
 /// takes to evict a silent client.
-pub const PATIENCE: Duration = Duration::from_secs(100);
+pub const PATIENCE: Duration = Duration::from_secs(150);
 
 /// A running actor. Killed when dropped.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! What is done to a leader and its volume, on any [`Site`]. Every scenario ends with a fresh leader that reads everything,
 //! on the host whose caches are the oldest, and with `verify` on the other.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::Actor;
@@ -119,6 +120,8 @@ pub fn to_and_fro(site: &dyn Site, rounds: u8) {
 pub struct Scene<'a> {
     site: &'a dyn Site,
     name: &'static str,
+    /// Of this scene alone, on whatever volume.
+    dir: String,
     started: Instant,
     epoch: u32,
 }
@@ -126,14 +129,16 @@ pub struct Scene<'a> {
 impl<'a> Scene<'a> {
     /// A new partition.
     pub fn new(site: &'a dyn Site, name: &'static str) -> Self {
-        let scene = Self { site, name, started: Instant::now(), epoch: 0 };
+        static SCENES: AtomicU32 = AtomicU32::new(1);
+        let dir = format!("{name}-{}", SCENES.fetch_add(1, Ordering::Relaxed));
+        let scene = Self { site, name, dir, started: Instant::now(), epoch: 0 };
         scene.actor(2).call(Call::Make { dir: PARTITION.into() });
         scene
     }
 
     /// An actor on a host that leads nothing yet.
     pub fn actor(&self, host: u8) -> Actor {
-        self.site.actor(host, self.name)
+        self.site.actor(host, &self.dir)
     }
 
     /// Whoever leads is replaced by the one who asks for this epoch.

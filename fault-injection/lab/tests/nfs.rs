@@ -4,16 +4,20 @@
 //! `KAAS_TEST_NO_LAB=1`, these tests are passed over.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+use std::io::{BufRead, BufReader, IoSlice};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use kaas_fault_injection::lab;
+use kaas_fault_injection::lab::{self, Machine};
+use kaas_lab::Remote;
 use kaas_lab::conformance::{broken_rules, broken_rules_of};
 use kaas_lab::protocol::{Call, Value};
 use kaas_lab::scenarios;
 use kaas_lab::scenarios::{PARTITION, Scene};
 use kaas_lab::site::{Guests, Site as _};
+use kaas_substrate::{OpenMode, Substrate as _};
 
 const ACTOR: &str = env!("CARGO_BIN_EXE_kaas-lab-actor");
 
@@ -132,6 +136,76 @@ fn a_server_that_lies_is_found_out() {
         Err(failure) => eprintln!("lying server: not opened: {}", failure.text),
     }
     drop(reader);
+    site.restore(1);
+}
+
+/// Writes 8 KiB into each of the named files, which it creates, and has them sent, but not committed: the server has them in its
+/// memory. The files stay open, since closing them commits.
+const WRITE_UNCOMMITTED: &str = "
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+for name in sys.argv[1:]:
+    file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    os.pwrite(file, b'u' * 8192, 0)
+    # Not in one call: that would ask for stable storage.
+    begin, wait = 2, 1
+    for flags in begin, wait:
+        if libc.sync_file_range(file, ctypes.c_int64(0), ctypes.c_int64(0), flags):
+            sys.exit('sync_file_range failed')
+print('sent', flush=True)
+time.sleep(1000)
+";
+
+/// Why a leader on NFS writes again what it inherits: bytes that a client has sent and not committed are read by everybody, and no
+/// other client's sync makes them durable; only writing them again does.
+#[test]
+fn bytes_that_their_client_never_committed() {
+    let Some(site) = site() else { return };
+    const DIR: &str = "uncommitted";
+    let files = [Path::new("synced"), Path::new("rewritten")];
+    let read = |host: u8| {
+        let reader = Remote::open(&Arc::new(site.actor(host, DIR)), "files");
+        files.map(|name| {
+            let mut bytes = vec![0; 8192];
+            let file = reader.open(name, OpenMode::ReadUncached).unwrap();
+            let read = file.read_at(&mut bytes, 0).unwrap();
+            bytes.truncate(read);
+            bytes
+        })
+    };
+    let other = Remote::open(&Arc::new(site.actor(2, DIR)), "files");
+    // Otherwise what is sent is committed a moment later, and a client would have to be cut off in between.
+    site.nfs().unmount(1).unwrap();
+    site.nfs().mount(1, Some("vers=4.2,hard,timeo=50,retrans=2,write=eager")).unwrap();
+    let mut command = site.nfs().command(Machine::Client(1), Path::new("/usr/bin/python3"));
+    command.args(["-c", WRITE_UNCOMMITTED]).args(files.map(|name| other.root().join(name)));
+    let mut writer = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(writer.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "sent\n");
+
+    let whole = vec![b'u'; 8192];
+    assert!(read(2).iter().all(|read| *read == whole), "what was sent is seen");
+    let [synced, rewritten] = files;
+    other.make_durable(synced, 8192).unwrap();
+    let file = other.open(rewritten, OpenMode::Rewrite).unwrap();
+    file.write_all_at(&[IoSlice::new(&whole)], 0).unwrap();
+    file.sync_data().unwrap();
+    drop((file, other));
+
+    site.lose_all_power(1);
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    site.start_server();
+    let [synced, rewritten] = read(2);
+    assert!(rewritten == whole, "what was written again is lost");
+    assert!(synced != whole, "a sync of another client was enough");
+    eprintln!(
+        "uncommitted bytes: {} of {} left after a sync, {} after a rewrite",
+        synced.len(),
+        whole.len(),
+        rewritten.len()
+    );
     site.restore(1);
 }
 
