@@ -1,7 +1,7 @@
 //! The Kafka server of kaas: the library behind the command `kaas`.
 
 pub mod api;
-pub mod config;
+pub use kaas_config as config;
 pub mod group;
 pub mod net;
 pub mod partitions;

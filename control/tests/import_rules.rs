@@ -1,6 +1,6 @@
 //! Who may import whom, and what only the substrate may do. Looks at the whole workspace.
 //!
-//! The edges are those of ARCHITECTURE: substrate <- engine <- broker -> protocol; substrate, engine <- control <- broker,
+//! The edges are those of ARCHITECTURE: substrate, config <- engine <- broker -> protocol; substrate, engine <- control <- broker,
 //! operator; substrate <- fault-injection; benches, lab -> anything. The sources are scanned for file system calls, `unsafe`
 //! and overlong files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
@@ -21,7 +21,8 @@ const LINES_MAX: usize = 600;
 /// What a crate may depend on within the workspace: normally (or in its build), and in its tests besides.
 const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kaas-substrate", &[], &[]),
-    ("kaas-engine", &["kaas-substrate"], &["kaas-fault-injection"]),
+    ("kaas-config", &[], &[]),
+    ("kaas-engine", &["kaas-substrate", "kaas-config"], &["kaas-fault-injection"]),
     ("kaas-fault-injection", &["kaas-substrate"], &["kaas-engine"]),
     ("kaas-model", &[], &[]),
     ("kaas-explorer", &["kaas-substrate", "kaas-engine", "kaas-fault-injection"], &[]),
@@ -29,7 +30,7 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
     ("kaas-control", &["kaas-substrate", "kaas-engine"], &[]),
     (
         "kaas-broker",
-        &["kaas-substrate", "kaas-engine", "kaas-control", "kaas-protocol"],
+        &["kaas-substrate", "kaas-config", "kaas-engine", "kaas-control", "kaas-protocol"],
         &["kaas-fault-injection"],
     ),
     ("kaas-operator", &["kaas-substrate", "kaas-engine", "kaas-control"], &[]),
@@ -42,7 +43,7 @@ const FREE: &[&str] = &["kaas-benches", "kaas-lab"];
 const ORACLE_USERS: &[&str] = &["kaas-protocol", "kaas-engine"];
 
 /// Crates that know no async runtime, not even through a dependency.
-const SYNCHRONOUS: &[&str] = &["kaas-substrate", "kaas-engine", "kaas-protocol"];
+const SYNCHRONOUS: &[&str] = &["kaas-substrate", "kaas-config", "kaas-engine", "kaas-protocol"];
 
 /// The file system, by any name.
 const FILE_SYSTEM: &[&str] = &[

@@ -8,6 +8,7 @@ mod support;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use kaas_engine::batch::{
     BatchOptions, EndMarker, Marker, Producer, SimpleRecord, control_batch, data_batch,
@@ -368,6 +369,67 @@ fn a_directory_that_is_something_else_or_in_use_is_left_alone() {
     payments.log("payments-0", 0, &[values(0, 0, &["v0"])]);
     let refused = payments.import_with(&target, &options());
     assert!(matches!(refused, Err(ImportError::Locked { .. })), "{refused:?}");
+}
+
+#[test]
+fn configs_that_kaas_would_refuse_are_told_before_anything_is_written() {
+    let kafka = Kafka::orders();
+    for (name, value, problem) in [
+        (
+            "retention.ms",
+            "soon",
+            "Invalid value soon for configuration retention.ms: Not a number of type LONG",
+        ),
+        ("segment.bytes", "3", "Invalid value 3 for configuration segment.bytes: Value must be at least"),
+        ("cleanup.policy", "keep", "configuration cleanup.policy: String must be one of: compact, delete"),
+        ("min.compaction.lag.ms", "9223372036854775807", ""),
+    ] {
+        let target: Arc<dyn Substrate> = Arc::new(Memory::new());
+        let mut options = options();
+        options.configs.insert(name.to_owned(), value.to_owned());
+        if name == "min.compaction.lag.ms" {
+            options.configs.insert("max.compaction.lag.ms".to_owned(), "5".to_owned());
+        }
+        let report = kafka.import_with(&target, &options).unwrap();
+        let said = &report.problems[0];
+        assert!(said.problem.contains(problem) && said.path == Path::new("orders"), "{said:?}");
+        assert!(!report.is_done && target.list(Path::new("")).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_topic_without_an_id_gets_one_that_stays() {
+    let kafka = Kafka::orders();
+    let known = kafka.import(&empty());
+    assert_eq!(
+        (known.topics[0].topic_id.as_str(), known.topics[0].has_new_topic_id),
+        ("AAECAwQFBgcICQoLDA0ODw", false)
+    );
+    for partition in 0..2 {
+        kafka.remove(&format!("orders-{partition}/partition.metadata"));
+    }
+    let target = empty();
+    let report = kafka.import(&target);
+    assert!(report.topics[0].has_new_topic_id);
+    assert!(report.to_text().contains(&report.topics[0].topic_id), "{}", report.to_text());
+    let again = kafka.import(&target);
+    assert_eq!(again.already_there, ["orders"]);
+    // Another cluster's topic of that name is another one.
+    kafka.put("meta.properties", b"version=1\ncluster.id=zzzzzzzzzzzzzzzzzzzzzz\nnode.id=1\n");
+    assert_ne!(kafka.import(&empty()).topics[0].topic_id, report.topics[0].topic_id);
+}
+
+#[test]
+fn an_import_that_is_interrupted_leaves_nothing_half_done() {
+    let kafka = Kafka::orders();
+    let (target, progress) = (empty(), Progress::default());
+    let planned = plan(&kafka.sources(), Some(&*target), &options(), &progress).unwrap();
+    progress.cancelled.store(true, Ordering::Relaxed);
+    assert!(plan(&kafka.sources(), Some(&*target), &options(), &progress).is_err());
+    assert!(planned.carry_out(&target, &progress).is_err());
+    assert_eq!(target.list(Path::new("topics")).unwrap(), []);
+    kafka.import(&target);
+    assert_clean(&target);
 }
 
 #[test]

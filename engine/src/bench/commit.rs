@@ -93,7 +93,7 @@ pub fn measure(
         raw.add(raw_round.latencies);
         fenced.add(fenced_round.latencies);
         engine.add(engine_round.latencies);
-        progress.done();
+        progress.done()?;
     }
     let (raw_rate, engine_rate) = (Spread::of(raw_rates).median, Spread::of(engine_rates).median);
     let (engine, fence) = (engine.summary(), fence.summary());

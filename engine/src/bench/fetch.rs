@@ -42,7 +42,7 @@ pub fn measure(place: &Arc<Place>, options: &Options, progress: &Progress) -> Re
     let partition = place.open(&engine, NAME, first_epoch())?;
     let batch = batch_of(BATCH_BYTES)?;
     let most = LOG_BYTES / batch.len() as u64;
-    append_while(&partition, &batch, 16, |count| count < most, |_| {})?;
+    append_while(&partition, &batch, 16, |count| count < most && !progress.is_cancelled(), |_| {})?;
     let (mut raw, mut through) = (Latencies::default(), Latencies::default());
     let (mut raw_rates, mut engine_rates, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut log_bytes = 0;
@@ -59,7 +59,7 @@ pub fn measure(place: &Arc<Place>, options: &Options, progress: &Progress) -> Re
         raw_rates.push(raw_rate);
         engine_rates.push(engine_rate);
         ratios.push(engine_rate / raw_rate.max(f64::MIN_POSITIVE));
-        progress.done();
+        progress.done()?;
     }
     partition.close().wait().map_err(|_| BenchError::Ended)??;
     engine.close();

@@ -14,7 +14,7 @@ mod text;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kaas_substrate::recognise::{self, Choice, OpenError};
@@ -78,6 +78,9 @@ pub enum BenchError {
     Threads(#[from] std::io::Error),
     #[error("the partition ended in the middle of a round")]
     Ended,
+    /// [`Progress::cancelled`] was set.
+    #[error("interrupted")]
+    Interrupted,
     #[error("{name} cannot be removed: {source}")]
     NotRemoved { name: String, source: NotRemoved },
 }
@@ -90,6 +93,8 @@ pub struct Progress {
     /// Rounds done, and all of them.
     pub done: AtomicU64,
     pub total: AtomicU64,
+    /// Set by whoever wants it to end: it does so at the end of the round, as after an error.
+    pub cancelled: Arc<AtomicBool>,
 }
 
 /// What was measured.
@@ -185,8 +190,14 @@ impl Progress {
         *self.step.lock() = step;
     }
 
-    fn done(&self) {
+    /// A round is done; the error if it is to be the last one.
+    fn done(&self) -> Result<(), BenchError> {
         self.done.fetch_add(1, Ordering::Relaxed);
+        if self.is_cancelled() { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
     }
 }
 

@@ -20,13 +20,16 @@ mod source;
 mod target;
 
 use std::collections::BTreeMap;
+use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kaas_config::{BrokerConfigs, ConfigError, TopicConfigs, Value, topic_definition};
 use kaas_substrate::{OpenMode, Substrate};
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use self::group_offsets::GroupOffsets;
 use self::read::{Nowhere, ReadPartition, read_partition};
@@ -108,11 +111,22 @@ pub struct Progress {
     pub read: AtomicU64,
     /// Bytes written.
     pub written: AtomicU64,
+    /// Set by whoever wants it to end: it does so at the next batch. Topics that are whole by then stay, as after an error.
+    pub cancelled: Arc<AtomicBool>,
 }
 
 impl Progress {
     fn add_bytes(&self, bytes: u64) {
         self.read.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The error that ends a read if nobody wants it any more.
+    fn check(&self, path: impl FnOnce() -> PathBuf) -> Result<(), kaas_substrate::Error> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            let interrupted = std::io::Error::from(std::io::ErrorKind::Interrupted);
+            return Err(kaas_substrate::Error::new(kaas_substrate::Operation::Read, &path(), interrupted));
+        }
+        Ok(())
     }
 
     fn add_written(&self, bytes: u64) {
@@ -168,6 +182,8 @@ pub enum ImportError {
 struct PlannedTopic {
     name: String,
     id: [u8; 16],
+    /// Kafka's files do not say the id, and it was made now.
+    has_new_id: bool,
     configs: BTreeMap<String, String>,
     not_carried: Vec<String>,
     is_compacted: bool,
@@ -188,6 +204,34 @@ pub struct Plan {
 
 fn interval_bytes(configs: &BTreeMap<String, String>) -> u64 {
     configs.get("index.interval.bytes").and_then(|text| text.parse().ok()).unwrap_or(INDEX_INTERVAL_BYTES)
+}
+
+/// What kaas would refuse of a topic's configs: Kafka takes values that kaas could only ignore, and `--config` takes any.
+fn wrong_configs(topic: &str, configs: &BTreeMap<String, String>) -> Vec<Problem> {
+    let wrong = |error: ConfigError| {
+        let hint = "set another value with --config NAME=VALUE, or change it in Kafka";
+        Problem::new(PathBuf::from(topic), error.to_string(), hint)
+    };
+    let each = configs.iter().filter_map(|(name, text)| match topic_definition(name) {
+        Some(definition) => Value::parse(definition, text).err(),
+        None => Some(ConfigError::UnknownTopicConfig { name: name.clone() }),
+    });
+    let mut problems: Vec<_> = each.map(wrong).collect();
+    if problems.is_empty() {
+        // What they come to together.
+        let defaults = BrokerConfigs::new(0, BTreeMap::new());
+        let together = defaults.and_then(|defaults| TopicConfigs::validate(configs, &defaults));
+        problems.extend(together.err().map(wrong));
+    }
+    problems
+}
+
+/// An id for a topic whose files do not say theirs: the same each time, so that an import that is begun again knows the topic.
+fn new_topic_id(cluster_id: Option<&str>, topic: &str) -> [u8; 16] {
+    let mut hasher = SipHasher13::new();
+    cluster_id.unwrap_or_default().hash(&mut hasher);
+    topic.hash(&mut hasher);
+    *uuid::Builder::from_random_bytes(hasher.finish128().as_bytes()).as_uuid().as_bytes()
 }
 
 /// Reads and checks everything in `sources`. Writes nothing; `target` is looked at, if it is there already.
@@ -221,9 +265,10 @@ pub fn plan(
         let (mut configs, not_carried): (BTreeMap<_, _>, BTreeMap<_, _>) =
             given.into_iter().partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
         configs.extend(options.configs.clone());
+        problems.extend(wrong_configs(&name, &configs));
         let is_compacted = configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        let id = partitions.iter().find_map(|partition| partition.topic_id);
-        let id = id.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+        let known_id = partitions.iter().find_map(|partition| partition.topic_id);
+        let id = known_id.unwrap_or_else(|| new_topic_id(found.cluster_id.as_deref(), &name));
         if let Some(there) = existing.get(&name) {
             if there.as_ref() == Some(&URL_SAFE_NO_PAD.encode(id)) {
                 report.already_there.push(name);
@@ -240,6 +285,7 @@ pub fn plan(
         let mut planned = PlannedTopic {
             name,
             id,
+            has_new_id: known_id.is_none(),
             not_carried: not_carried.into_keys().collect(),
             is_compacted,
             partitions: Vec::with_capacity(partitions.len()),

@@ -180,6 +180,7 @@ impl Reader<'_> {
         let mut indexes = LogIndexes::new(base, self.interval_bytes);
         let mut scanner = BatchScanner::new(&*file, 0, length, Check::Crc);
         loop {
+            self.progress.check(|| log_path(partition, base))?;
             let (position, header) = match scanner.next()? {
                 Scanned::Batch { position, header } => (position, header),
                 Scanned::End => break,

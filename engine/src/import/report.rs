@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
 use super::read::ReadPartition;
@@ -38,6 +40,11 @@ pub struct Report {
 #[derive(Debug, Clone, Serialize)]
 pub struct TopicReport {
     pub name: String,
+    /// As Kafka's tools show it.
+    pub topic_id: String,
+    /// Kafka's files did not say the id (no `partition.metadata`), so it is a new one, made of the cluster's id and the
+    /// topic's name.
+    pub has_new_topic_id: bool,
     /// Configs as they are set in kaas.
     pub configs: BTreeMap<String, String>,
     /// Configs that Kafka had and kaas does not know, or that mean nothing there.
@@ -110,6 +117,8 @@ impl Report {
         self.bytes += partitions.iter().map(|partition| partition.bytes).sum::<u64>();
         self.topics.push(TopicReport {
             name: topic.name.clone(),
+            topic_id: URL_SAFE_NO_PAD.encode(topic.id),
+            has_new_topic_id: topic.has_new_id,
             configs: topic.configs.clone(),
             configs_not_carried: topic.not_carried.clone(),
             partitions,
@@ -135,6 +144,12 @@ impl Report {
                 topic.name,
                 topic.partitions.len()
             ));
+            if topic.has_new_topic_id {
+                line(format!(
+                    "  no topic id in Kafka's files (partition.metadata): it gets {}",
+                    topic.topic_id
+                ));
+            }
             if !topic.configs_not_carried.is_empty() {
                 line(format!("  configs not carried over: {}", topic.configs_not_carried.join(", ")));
             }

@@ -23,7 +23,8 @@ mod text;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -64,6 +65,8 @@ pub struct Options {
     pub restart_timeout: Duration,
     /// This program: `PROGRAM qualify-agent` speaks the protocol.
     pub program: PathBuf,
+    /// Set by whoever wants it to end: nothing is waited for any more, and the directory is removed.
+    pub cancelled: Arc<AtomicBool>,
 }
 
 /// Why there is no verdict.

@@ -140,17 +140,17 @@ pub fn random_name() -> String {
 
 /// Starts the two processes and lets them open their directories.
 fn start(options: &Options) -> Result<(Peer, Peer, PairFacts), QualifyError> {
-    let a = Peer::start("this host", own(options), options.timeout)?;
+    let a = Peer::start("this host", own(options), options.timeout, &options.cancelled)?;
     let (b, dir_b) = match &options.peer {
         None => {
             let dir = options.second_mount.as_ref().unwrap_or(&options.dir);
-            (Peer::start("the second process", own(options), options.timeout)?, dir)
+            (Peer::start("the second process", own(options), options.timeout, &options.cancelled)?, dir)
         }
         Some(words) => {
             let mut shell = Command::new("sh");
             shell.arg("-c").arg(format!("exec {words} qualify-agent"));
             let dir = options.peer_dir.as_ref().unwrap_or(&options.dir);
-            (Peer::start("the peer", shell, options.timeout)?, dir)
+            (Peer::start("the peer", shell, options.timeout, &options.cancelled)?, dir)
         }
     };
     let (host_a, host_b) = (greet(&a)?, greet(&b)?);

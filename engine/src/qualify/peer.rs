@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,9 @@ use super::{content::Seen, protocol::Spun};
 
 /// How long a process may take to go once its input has ended.
 const GOING: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether an answer is still waited for.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// Why something was not answered as hoped.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +41,9 @@ pub enum Trouble {
     /// It does not speak the protocol.
     #[error("{who} gave no proper answer to {what}{}", noise.as_ref().map(|n| format!("; it said: {n}")).unwrap_or_default())]
     Garbled { who: String, what: String, noise: Option<String> },
+    /// `Options::cancelled` was set.
+    #[error("interrupted")]
+    Interrupted,
     /// It could not be started.
     #[error("{who} cannot be started: {source}")]
     NotStarted { who: String, source: std::io::Error },
@@ -68,6 +74,7 @@ pub struct Peer {
     waiting: Arc<Mutex<Waiting>>,
     next: AtomicU64,
     patience: Duration,
+    cancelled: Arc<AtomicBool>,
 }
 
 /// A request that was sent.
@@ -80,8 +87,13 @@ pub struct Pending<'a> {
 
 impl Peer {
     /// Starts `command`, which speaks the protocol on its standard input and output. `who` names it in errors; answers
-    /// are waited for as long as `patience`.
-    pub fn start(who: &str, mut command: Command, patience: Duration) -> Result<Self, Trouble> {
+    /// are waited for as long as `patience`, and until `cancelled` is set.
+    pub fn start(
+        who: &str,
+        mut command: Command,
+        patience: Duration,
+        cancelled: &Arc<AtomicBool>,
+    ) -> Result<Self, Trouble> {
         let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
         let mut child = spawned.map_err(|source| Trouble::NotStarted { who: who.to_owned(), source })?;
         let waiting = Arc::new(Mutex::new(Waiting::default()));
@@ -97,6 +109,7 @@ impl Peer {
             waiting,
             next: AtomicU64::new(1),
             patience,
+            cancelled: Arc::clone(cancelled),
         })
     }
 
@@ -190,10 +203,25 @@ impl Drop for Peer {
 }
 
 impl Pending<'_> {
+    /// The answer, unless it is not waited for any more.
+    fn receive(&self, patience: Duration) -> Result<Result<Outcome, RecvTimeoutError>, Trouble> {
+        let until = Instant::now() + patience;
+        loop {
+            if self.peer.cancelled.load(Ordering::Relaxed) {
+                return Err(Trouble::Interrupted);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            match self.answer.recv_timeout(left.min(BETWEEN_LOOKS)) {
+                Err(RecvTimeoutError::Timeout) if left > BETWEEN_LOOKS => {}
+                outcome => return Ok(outcome),
+            }
+        }
+    }
+
     /// Waits for the answer, `more` longer than for most.
     pub fn wait(self, more: Duration) -> Result<Answer, Trouble> {
         let patience = self.peer.patience + more;
-        match self.answer.recv_timeout(patience) {
+        match self.receive(patience)? {
             Ok(Outcome::Answer(answer)) => Ok(answer),
             Ok(Outcome::Error(failure)) => {
                 Err(Trouble::Refused { who: self.peer.who.clone(), what: self.what, failure })

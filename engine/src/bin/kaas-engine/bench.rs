@@ -10,8 +10,9 @@ use clap::{Args, ValueEnum};
 use kaas_engine::bench::{BenchError, Options, Progress, bench, render};
 use kaas_substrate::recognise::{Choice, OpenError};
 
+use crate::interrupt::{self, Then};
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, complain, print};
+use crate::{COULD_NOT_RUN, complain, print, units};
 
 /// Most writers, and batches that each of them has in flight.
 const MOST: usize = 1024;
@@ -84,6 +85,9 @@ enum SubstrateKind {
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> ExitCode {
     let progress = Arc::new(Progress::default());
+    interrupt::watch(Then::Stop(Arc::clone(&progress.cancelled)), || {
+        "interrupted; removing the directory (again: stop at once, the next run removes it)".to_owned()
+    });
     let shown = {
         let progress = Arc::clone(&progress);
         Shown::begin("{spinner} {wide_bar} {pos}/{len}  {msg}  {elapsed}", move |bar| {
@@ -99,6 +103,8 @@ pub fn run(args: &BenchArgs) -> ExitCode {
         .and_then(|report| print(&report, args.json, render).map_err(|problem| (problem, None)));
     match printed {
         Ok(()) => ExitCode::SUCCESS,
+        // It was told when it came.
+        Err(_) if interrupt::code().is_some() => ExitCode::from(COULD_NOT_RUN),
         Err((problem, hint)) => {
             complain(&problem, hint);
             ExitCode::from(COULD_NOT_RUN)
@@ -140,19 +146,8 @@ fn batch(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|error| error.to_string())
 }
 
-/// A number, alone or with `KiB`, `MiB` or `GiB`.
 fn bytes(text: &str) -> Result<u64, String> {
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit {
-        "" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err("a number is needed, alone or with KiB, MiB or GiB".to_owned()),
-    };
-    let number: u64 = number.parse().map_err(|error| format!("{error}"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+    units::parse(text, units::BYTES)
 }
 
 fn hint(error: &BenchError) -> Option<&'static str> {
@@ -171,13 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("4096"), Ok(4096));
-        assert_eq!(bytes("4KiB"), Ok(4096));
-        assert_eq!(bytes("10GiB"), Ok(10 << 30));
-        for wrong in ["", "KiB", "1KB", "-1", "1.5MiB", "99999999999GiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
+    fn batches_and_counts_have_limits() {
+        assert_eq!(batch("4KiB"), Ok(4096));
         assert!(
             batch("10").is_err() && batch("1GiB").is_err() && count("0").is_err() && count("5000").is_err()
         );

@@ -10,6 +10,7 @@ use clap::Args;
 use kaas_engine::import::{CARRIED_CONFIGS, ImportError, Options, Progress, Report, Source, plan};
 use kaas_substrate::{ErrorClass, Local, Substrate, create_root};
 
+use crate::interrupt::{self, Then};
 use crate::shown::Shown;
 use crate::{COULD_NOT_RUN, FOUND, complain, print};
 
@@ -77,6 +78,8 @@ pub fn run(args: &ImportArgs) -> ExitCode {
     };
     let report = match import(args, &options) {
         Ok(report) => report,
+        // It was told when it came.
+        Err(_) if interrupt::code().is_some() => return ExitCode::from(COULD_NOT_RUN),
         Err(error) => {
             complain(&error.to_string(), Some(hint(&error)));
             return ExitCode::from(COULD_NOT_RUN);
@@ -97,6 +100,10 @@ fn import(args: &ImportArgs, options: &Options) -> Result<Report, ImportError> {
         Err(error) => return Err(error.into()),
     };
     let progress = Arc::new(Progress::default());
+    interrupt::watch(Then::Stop(Arc::clone(&progress.cancelled)), || {
+        "interrupted; topics that are whole stay, and the import may be begun again (again: stop at once)"
+            .to_owned()
+    });
     let checking =
         show("checking {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left", &progress);
     let plan = plan(&sources, existing.as_deref().map(|volume| volume as &dyn Substrate), options, &progress);

@@ -1,12 +1,14 @@
 //! The command `kaas-engine`: looks after data directories without a broker.
 //!
-//! Exit codes: 0 all is well, 1 something was found, 2 it could not run; `qualify` has 10 and 11 besides.
+//! Exit codes: 0 all is well, 1 something was found, 2 it could not run; `qualify` has 10 and 11 besides. 130 and 143 after an
+//! interrupt and a request to end.
 
 mod bench;
 mod import;
-mod progress;
+mod interrupt;
 mod qualify;
 mod shown;
+mod units;
 mod verify;
 
 use std::io::{self, BufWriter, Write};
@@ -76,14 +78,15 @@ struct DumpArgs {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match cli.command {
+    let code = match cli.command {
         Command::Dump(args) => run_dump(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Qualify(args) => qualify::run(&args),
         Command::Import(args) => import::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::QualifyAgent(args) => qualify::run_agent(&args),
-    }
+    };
+    interrupt::code().unwrap_or(code)
 }
 
 fn run_dump(args: &DumpArgs) -> ExitCode {

@@ -19,13 +19,13 @@ pub struct Shown {
 
 impl Shown {
     /// Shows a bar of `template` (indicatif's); `update` is called before each time that it is drawn.
-    pub fn begin(template: &'static str, update: impl Fn(&ProgressBar) + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+    pub fn begin(template: impl Into<String>, update: impl Fn(&ProgressBar) + Send + 'static) -> Self {
+        let (template, stop) = (template.into(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = io::stderr().is_terminal().then(|| {
             thread::spawn(move || {
                 let style =
-                    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+                    ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
                 let target = ProgressDrawTarget::stderr();
                 let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
                 while !stopped.load(Ordering::Relaxed) {

@@ -4,16 +4,21 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
+use kaas_engine::layout::{CLUSTER_DIR, CONTROLLER_DIR, META_FILE};
 use kaas_engine::leadership::Claimant;
 use kaas_engine::verify::repair::{Mode, repair};
 use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, render_repairs, verify};
+use kaas_substrate::probing::peak_memory_bytes;
 use kaas_substrate::recognise::{self, Choice, OpenError, open_to_read};
 use kaas_substrate::{ErrorClass, Mounted, Substrate};
 
-use crate::{COULD_NOT_RUN, FOUND, complain, print_text, progress};
+use crate::interrupt::{self, Then};
+use crate::shown::Shown;
+use crate::{COULD_NOT_RUN, FOUND, complain, print_text};
 
 /// Checks that everything in a directory is as it should be: records, manifests, indexes, fences, and all else.
 ///
@@ -27,22 +32,23 @@ Examples:
   kaas-engine verify --dry-run /data        # what a repair would do
   kaas-engine verify --repair /data/topics/orders/0
 
-A repair keeps every record that can be read. It claims the next epoch of each partition in which it has found
+A repair keeps every record that can be read. It claims the next epoch of each partition or slot in which it has found
 something, so a broker that leads it is fenced out, and leads it again at a higher epoch. What cannot be read, and what
-does not belong there, goes to quarantine/ in the partition's directory. It can be cut off and started again.
+does not belong there, goes to quarantine/ in the same directory. It can be cut off and started again. Topics' own files
+and cluster/ are repaired only while no broker runs.
 
-Exit codes: 0 nothing is wrong (any more), and nothing was lost; 1 there are warnings or errors, or offsets were lost in
+Exit codes: 0 nothing is wrong (any more), and nothing was lost; 1 there are warnings or errors, or something was lost in
 this repair; 2 it could not run.
 
 The JSON object has: format (1), verdict (clean or findings), topics, partitions, slots, segments, batches, records,
-bytes, errors, warnings, infos, elapsed_ms, and findings: objects with severity, code, file, position and offset
-where there is one, problem, meaning, action. With --repair and --dry-run also repairs: objects with directory, outcome
-(repaired, would-repair, refused), reason, steps, lost, unknown.")]
+bytes, errors, warnings, infos, elapsed_ms, peak_memory_bytes, and findings: objects with severity, code, file, position
+and offset where there is one, problem, meaning, action. With --repair and --dry-run also repairs: objects with
+directory, outcome (repaired, would-repair, refused), reason, steps, lost, given_up, unknown, left.")]
 pub struct VerifyArgs {
     /// Directories: partitions, topics, the directory of topics, slots, whole data directories
     #[arg(required = true, value_name = "DIR")]
     dirs: Vec<PathBuf>,
-    /// Repair the partitions in which something is wrong; asks before it does
+    /// Repair the directories in which something is wrong; asks before it does
     #[arg(long)]
     repair: bool,
     /// Show what a repair would do; nothing is written
@@ -51,6 +57,14 @@ pub struct VerifyArgs {
     /// Do not ask before a repair
     #[arg(long, requires = "repair")]
     yes: bool,
+    /// With --repair or --dry-run: give up what was acknowledged and cannot be read any more (changes of configs, committed
+    /// offsets of groups), so that what is left can be used; what is given up is told. Records do not need it
+    #[arg(long)]
+    accept_loss: bool,
+    /// With --repair or --dry-run: every broker that may have led what is repaired is stopped. A fence that is gone can be
+    /// made anew then
+    #[arg(long)]
+    brokers_stopped: bool,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -64,6 +78,9 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "MS", default_value_t = Options::default().producer_id_expiration_ms)]
     producer_id_expiration_ms: i64,
 }
+
+/// How far a partition is below its data directory.
+const LEVELS: usize = 3;
 
 /// A directory that is looked at.
 struct Target {
@@ -86,6 +103,9 @@ pub fn run(args: &VerifyArgs) -> ExitCode {
 type Problem = (String, Option<&'static str>);
 
 fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
+    if (args.accept_loss || args.brokers_stopped) && !args.repair && !args.dry_run {
+        return Err(("--accept-loss and --brokers-stopped are for --repair and --dry-run".to_owned(), None));
+    }
     if args.repair && !args.yes && !args.dry_run && !can_ask() {
         let hint = "there is no terminal to ask on: say --yes, or look with --dry-run first";
         return Err(("a repair must be confirmed".to_owned(), Some(hint)));
@@ -93,8 +113,19 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
     let options = Options {
         threads: usize::from(args.threads),
         producer_id_expiration_ms: args.producer_id_expiration_ms,
+        accept_loss: args.accept_loss,
+        brokers_stopped: args.brokers_stopped,
         ..Options::default()
     };
+    let repairing = Arc::new(AtomicBool::new(false));
+    let is_repairing = Arc::clone(&repairing);
+    interrupt::watch(Then::Exit, move || {
+        match is_repairing.load(Ordering::Relaxed) {
+            true => "interrupted in the middle of the repair: what counted still does, begin it again",
+            false => "interrupted; nothing was changed",
+        }
+        .to_owned()
+    });
     let began = Instant::now();
     let mut targets = Vec::new();
     for dir in &args.dirs {
@@ -112,6 +143,7 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
         if !args.yes && !is_confirmed(&targets, args, began.elapsed()) {
             return Err(("nothing was changed".to_owned(), None));
         }
+        repairing.store(true, Ordering::Relaxed);
         for target in &mut targets {
             let repairs = repair_one(target, &options, &Mode::Repair(claimant()));
             // What is there now is what counts.
@@ -123,6 +155,7 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
     for Target { substrate, report: found, .. } in targets {
         report.merge(found.below(substrate.root()));
     }
+    report.peak_memory_bytes = peak_memory_bytes();
     show(args, &report, began.elapsed())
 }
 
@@ -134,7 +167,7 @@ fn show(args: &VerifyArgs, report: &Report, elapsed: Duration) -> Result<ExitCod
         render_repairs(&report.repairs) + &render(report, elapsed, args.all)
     };
     print_text(&text).map_err(|problem| (problem, None))?;
-    let lost = args.repair && !args.dry_run && report.lost_offsets() > 0;
+    let lost = args.repair && !args.dry_run && (report.lost_offsets() > 0 || report.given_up() > 0);
     Ok(if report.is_clean() && !lost { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
@@ -148,7 +181,7 @@ fn look(dir: &Path, options: &Options) -> Result<Target, Problem> {
 
 fn look_again(target: &Target, options: &Options) -> Result<Report, Problem> {
     let progress = Arc::new(Progress::default());
-    let shown = progress::show("looking", &progress);
+    let shown = show_progress("looking", &progress);
     let options = Options { measure: shown.is_visible(), ..options.clone() };
     let report = verify(target.substrate.as_ref(), &target.dir, &options, &progress);
     shown.end();
@@ -160,10 +193,26 @@ fn look_again(target: &Target, options: &Options) -> Result<Report, Problem> {
 
 fn repair_one(target: &Target, options: &Options, mode: &Mode) -> Vec<kaas_engine::verify::repair::Repaired> {
     let progress = Arc::new(Progress::default());
-    let shown = progress::show("repairing", &progress);
+    let shown = show_progress("repairing", &progress);
     let repairs = repair(&target.substrate, &target.report, options, mode, &progress);
     shown.end();
     repairs
+}
+
+/// Shows how far it is, on a terminal: by bytes, since directories differ too much in size.
+fn show_progress(what: &str, progress: &Arc<Progress>) -> Shown {
+    let progress = Arc::clone(progress);
+    let template = format!(
+        "{what} {{wide_bar}} {{bytes}}/{{total_bytes}} {{binary_bytes_per_sec}}, {{eta}} left  {{msg}}"
+    );
+    Shown::begin(template, move |bar| {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (bytes, total) = (of(&progress.bytes), of(&progress.bytes_total));
+        bar.set_length(total.max(bytes));
+        bar.set_position(bytes);
+        let (directories, all) = (of(&progress.directories), of(&progress.directories_total));
+        bar.set_message(format!("{directories}/{all} directories"));
+    })
 }
 
 /// A mount that a broker refuses to write on, a repair refuses too.
@@ -188,7 +237,8 @@ fn can_ask() -> bool {
 /// Shows what was found, says what will happen, and asks.
 fn is_confirmed(targets: &[Target], args: &VerifyArgs, elapsed: Duration) -> bool {
     let mut err = io::stderr().lock();
-    let partitions: usize = targets.iter().map(|target| target.report.partitions_to_repair()).sum();
+    let directories: usize = targets.iter().map(|target| target.report.directories_to_repair()).sum();
+    let noun = if directories == 1 { "directory" } else { "directories" };
     for target in targets {
         let text = render(&target.report.clone().below(target.substrate.root()), elapsed, args.all);
         if err.write_all(text.as_bytes()).is_err() {
@@ -197,7 +247,7 @@ fn is_confirmed(targets: &[Target], args: &VerifyArgs, elapsed: Duration) -> boo
     }
     let asked = write!(
         err,
-        "\nThe repair claims the next epoch of {partitions} partition(s). A broker that leads one of them now is fenced out:\n\
+        "\nThe repair claims the next epoch of {directories} {noun}. A broker that leads there now is fenced out:\n\
          it acknowledges nothing more there until it has opened the partition again, which it does by itself.\n\
          --dry-run shows each step. Copy the directories first if you can.\n\
          Go on? [y/N] "
@@ -205,16 +255,32 @@ fn is_confirmed(targets: &[Target], args: &VerifyArgs, elapsed: Duration) -> boo
     if asked.and_then(|()| err.flush()).is_err() {
         return false;
     }
+    // An interrupt is told there.
+    drop(err);
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
 
-/// The directory above `dir` as a volume, since what surrounds a partition says what is expected of it; or `dir`
-/// itself if that cannot be opened.
+/// The data directory that `dir` is in as a volume, since what surrounds a directory says what is expected of it and who
+/// writes there; or the directory above `dir`, or `dir` itself if nothing else can be opened.
 fn open(dir: &Path) -> Result<(Mounted, PathBuf), VerifyError> {
     let own = open_to_read(dir)?;
-    let parent = own.root().parent().zip(own.root().file_name());
-    let above = parent.and_then(|(parent, name)| Some((open_to_read(parent).ok()?, PathBuf::from(name))));
+    let path = own.root().to_owned();
+    let mut above = None;
+    for (depth, ancestor) in path.ancestors().take(LEVELS + 1).enumerate() {
+        let Ok(volume) = open_to_read(ancestor) else { break };
+        let is_data = volume.list(&Path::new(CLUSTER_DIR).join(CONTROLLER_DIR)).is_ok()
+            || volume
+                .list(Path::new(CLUSTER_DIR))
+                .is_ok_and(|entries| entries.iter().any(|entry| entry.name == META_FILE));
+        if is_data || depth == 1 {
+            let below = path.strip_prefix(ancestor).map(Path::to_owned).unwrap_or_default();
+            above = Some((volume, below));
+        }
+        if is_data {
+            break;
+        }
+    }
     Ok(above.unwrap_or_else(|| (own, PathBuf::new())))
 }
 
