@@ -1,17 +1,21 @@
-//! `kaas-engine verify` against damage of every file: each flipped bit, each file missing, empty, cut, renamed, or there
-//! twice. Each must be found, and named, or be proven to be of no use to anybody.
+//! `kaas-engine verify` against damage of every kind of file: flipped bits, and files that are missing, empty, cut, renamed,
+//! there twice, there with rubbish in them, or a directory. Each must be found, and named, or be proven to be of no use to
+//! anybody.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
+#[path = "support/compacting.rs"]
+mod compacting;
 #[path = "support/data.rs"]
 mod data;
 #[path = "support/looking.rs"]
 mod looking;
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use compacting::compacted;
 use data::Data;
 use kaas_engine::verify::{Kind, Report};
 use looking::{change, closed, counted, crashed, dir, look};
@@ -115,27 +119,103 @@ fn counts(volume: &Volume, path: &Path) -> u64 {
     std::fs::metadata(path).unwrap().len()
 }
 
+/// A partition with rewritten segments.
+fn rewritten() -> Volume {
+    let volume = compacted(Volume::local());
+    let log = volume.open();
+    for n in 0..12 {
+        log.put(&format!("key-{}", n % 5), &format!("value-{n}"));
+    }
+    log.roll();
+    log.partition.compact_now().unwrap();
+    log.put("key-1", "behind");
+    log.close();
+    let (rewritten, _) = looking::files(&volume, "", ".log")
+        .into_iter()
+        .partition::<Vec<_>, _>(|path| name(path).len() > "00000001-00000000000000000000.log".len());
+    assert!(!rewritten.is_empty());
+    looking::assert_clean(&volume, "rewritten");
+    volume
+}
+
+const PARTITIONS: [fn() -> Volume; 3] = [closed, crashed, rewritten];
+
+/// The directories around the partitions, with files of every kind in them.
+const AROUND: [&str; 5] =
+    ["cluster", "cluster/controller", "topics/orders", "topics/orders/0", "slots/groups/07"];
+
+/// What kind of file a name is.
+fn kind_of(path: &Path) -> String {
+    let name = name(path);
+    let end = name.rsplit('.').next().unwrap();
+    let start = name.split('.').next().unwrap();
+    if ["log", "index", "timeindex", "txnindex"].contains(&end) {
+        // Rewritten ones have a generation in their names.
+        format!("{}{end}", if start.len() > 29 { "rewritten " } else { "" })
+    } else {
+        start.to_owned()
+    }
+}
+
+/// The last file of each kind that has anything in it.
+fn of_each_kind(dir: &Path) -> BTreeMap<String, PathBuf> {
+    let files = names(dir).into_iter().filter(|path| std::fs::metadata(path).unwrap().len() > 0);
+    files.map(|path| (kind_of(&path), path)).collect()
+}
+
 #[test]
 fn a_flipped_bit_in_any_file_of_a_partition() {
-    for volume in [closed(), crashed()] {
+    for make in PARTITIONS {
+        let volume = make();
         for path in names(&dir(&volume)) {
-            // Logs, indexes, seals and fence records have tests of every bit; here it is every file, a sample of each.
-            flip(&path, volume.path(), counts(&volume, &path), 15, || look(&volume));
+            flip(&path, volume.path(), counts(&volume, &path), 10, || look(&volume));
         }
     }
 }
 
 #[test]
-fn a_flipped_bit_in_any_file_around_the_partitions() {
-    let data = Data::new();
-    let mut flips = 0;
-    for target in ["cluster", "cluster/controller", "topics/orders", "topics/orders/0", "slots/groups/07"] {
-        for path in names(&data.path(target)) {
-            let bytes = std::fs::metadata(&path).unwrap().len();
-            flips += flip(&path, data.root(), bytes, 100, || data.verify(target));
+fn a_flipped_bit_in_any_byte_of_a_file_of_each_kind_in_a_partition() {
+    let mut kinds = BTreeSet::new();
+    for make in PARTITIONS {
+        let volume = make();
+        for (kind, path) in of_each_kind(&dir(&volume)) {
+            if kinds.insert(kind) {
+                flip(&path, volume.path(), counts(&volume, &path), usize::MAX, || look(&volume));
+            }
         }
     }
-    assert!(flips > 1000, "{flips}");
+    let all = [
+        "claim",
+        "fence",
+        "index",
+        "log",
+        "manifest",
+        "partition",
+        "producer-state",
+        "recovery-checkpoint",
+        "rewritten index",
+        "rewritten log",
+        "rewritten timeindex",
+        "timeindex",
+        "txnindex",
+    ];
+    assert_eq!(kinds.iter().map(String::as_str).collect::<Vec<_>>(), all);
+}
+
+#[test]
+fn a_flipped_bit_in_any_byte_around_the_partitions() {
+    let data = Data::with_snapshot();
+    let mut kinds = BTreeSet::new();
+    for target in AROUND {
+        for (kind, path) in of_each_kind(&data.path(target)) {
+            let bytes = std::fs::metadata(&path).unwrap().len();
+            flip(&path, data.root(), bytes, usize::MAX, || data.verify(target));
+            kinds.insert(kind);
+        }
+    }
+    for kind in ["meta", "broker-configs", "producer-ids", "topic-id", "config", "journal", "snapshot"] {
+        assert!(kinds.contains(kind), "{kind}");
+    }
 }
 
 // Whole files.
@@ -147,9 +227,14 @@ enum Harm {
     Cut,
     Renamed,
     Twice,
+    /// Rubbish under another name of the kind.
+    Extra,
+    /// A directory in its place.
+    Directory,
 }
 
-const HARMS: [Harm; 5] = [Harm::Missing, Harm::Empty, Harm::Cut, Harm::Renamed, Harm::Twice];
+const HARMS: [Harm; 7] =
+    [Harm::Missing, Harm::Empty, Harm::Cut, Harm::Renamed, Harm::Twice, Harm::Extra, Harm::Directory];
 
 /// Another name of the same kind, of a later version, epoch, offset or number.
 fn another_name(name: &str) -> String {
@@ -161,6 +246,10 @@ fn another_name(name: &str) -> String {
         [segment, end] if segment.len() == 29 => {
             let (epoch, base) = segment.split_once('-').unwrap();
             format!("{epoch}-{:020}.{end}", next(base, 10))
+        }
+        [segment, end] if segment.len() == 38 => {
+            let (segment, generation) = segment.rsplit_once('-').unwrap();
+            format!("{segment}-{:08x}.{end}", next(generation, 16))
         }
         _ => format!("{name}.bak"),
     }
@@ -176,6 +265,11 @@ impl Harm {
             Self::Cut => std::fs::write(path, &bytes[..bytes.len() / 2]).unwrap(),
             Self::Renamed => std::fs::rename(path, other).unwrap(),
             Self::Twice => drop(std::fs::copy(path, other).unwrap()),
+            Self::Extra => std::fs::write(other, b"rubbish").unwrap(),
+            Self::Directory => {
+                std::fs::remove_file(path).unwrap();
+                std::fs::create_dir(path).unwrap();
+            }
         }
     }
 
@@ -189,7 +283,11 @@ impl Harm {
             return Some("the next leader removes it");
         }
         match self {
-            Self::Twice if name.starts_with("producer-state") => Some("nothing refers to the second one"),
+            Self::Twice | Self::Extra
+                if ["producer-state", "snapshot"].iter().any(|kind| name.starts_with(kind)) =>
+            {
+                Some("nothing refers to the second one")
+            }
             Self::Missing if name.starts_with("recovery-checkpoint") => Some("a scan begins further back"),
             Self::Missing if name.starts_with("config") || name.starts_with("broker-configs") => {
                 Some("a topic or broker without configs looks the same")
@@ -231,11 +329,16 @@ fn harm(at: &Path, root: &Path, look: impl Fn() -> Report) {
                 let other = path.with_file_name(another_name(name(path)));
                 let named = now.difference(&before).any(|(_, file)| {
                     let file = root.join(file);
-                    file == *path || file == other || file == at
+                    // Without its journal it is the snapshot that makes no sense.
+                    let of_journal = name(path).starts_with("journal") && name(&file).starts_with("snapshot");
+                    file == *path || file == other || file == at || of_journal
                 });
                 assert!(named || now.len() < before.len(), "{harm:?} of {}: {now:?}", path.display());
             }
             let _ = std::fs::remove_file(path.with_file_name(another_name(name(path))));
+            if harm == Harm::Directory {
+                std::fs::remove_dir(path).unwrap();
+            }
             std::fs::write(path, &bytes).unwrap();
         }
         assert_eq!(found(&look()), before, "{} put back", path.display());
@@ -243,16 +346,17 @@ fn harm(at: &Path, root: &Path, look: impl Fn() -> Report) {
 }
 
 #[test]
-fn files_of_a_partition_that_are_missing_empty_cut_renamed_or_there_twice() {
-    for volume in [closed(), crashed()] {
+fn files_of_a_partition_that_are_missing_empty_cut_renamed_there_twice_or_rubbish() {
+    for make in PARTITIONS {
+        let volume = make();
         harm(&dir(&volume), volume.path(), || look(&volume));
     }
 }
 
 #[test]
-fn files_around_the_partitions_that_are_missing_empty_cut_renamed_or_there_twice() {
-    let data = Data::new();
-    for target in ["cluster", "cluster/controller", "topics/orders", "topics/orders/0", "slots/groups/07"] {
+fn files_around_the_partitions_that_are_missing_empty_cut_renamed_there_twice_or_rubbish() {
+    let data = Data::with_snapshot();
+    for target in AROUND {
         harm(&data.path(target), data.root(), || data.verify(target));
     }
 }

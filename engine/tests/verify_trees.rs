@@ -1,5 +1,5 @@
-//! `kaas-engine verify` on topics and whole data directories, on partitions that crashed at every step, on arbitrary
-//! bytes, and as a command.
+//! `kaas-engine verify` on topics and whole data directories, on partitions that crashed at every step, and on arbitrary
+//! bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, clippy::cast_sign_loss)]
 
@@ -11,7 +11,6 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::Arc;
 
 use data::Data;
@@ -114,7 +113,7 @@ fn the_cluster_and_slots() {
     data.write("cluster/broker-configs.00000001.1.json", r#"{"format":1,"all":{},"brokers":{}}"#);
     data.write("cluster/producer-ids.00000001.1.json", r#"{"format":1,"next_block_start":-1}"#);
     data.assert_found(Kind::SettingsDamaged, "cluster/producer-ids.00000001.1.json");
-    data.write("cluster/producer-ids.00000002.1.json", r#"{"format":1,"next_block_start":5000}"#);
+    data.write("cluster/producer-ids.00000001.2.json", r#"{"format":1,"next_block_start":5000}"#);
     data.assert_found(Kind::Replaced, "cluster/producer-ids.00000001.1.json");
     data.write("cluster/meta.json", "?");
     data.assert_found(Kind::ClusterMetaDamaged, "cluster/meta.json");
@@ -302,104 +301,4 @@ fn arbitrary_bytes_are_findings_and_nothing_is_written() {
             std::fs::write(path, bytes).unwrap();
         }
     });
-}
-
-// The command.
-
-fn command(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kaas-engine")).arg("verify").args(args).output().unwrap()
-}
-
-#[test]
-fn the_command_reports_and_exits() {
-    let data = Data::new();
-    let root = data.root().to_str().unwrap();
-    let output = command(&[root]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    assert!(
-        text.contains("2 topics, 6 partitions, 1 slot") && text.ends_with("Clean: nothing is wrong.\n"),
-        "{text}"
-    );
-    assert!(output.stderr.is_empty(), "no progress without a terminal");
-
-    let partition = data.path("topics/orders/1");
-    let log = partition.join("00000001-00000000000000000000.log");
-    std::fs::write(partition.join("~tmp-x"), "").unwrap();
-    assert_eq!(command(&[root]).status.code(), Some(0), "infos are no findings");
-    change(&log, |bytes| bytes[70] ^= 1);
-    let output = command(&[root]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    for part in ["ERRORS (1)", "damaged-batch", "byte 0, offset 0", "means:", "to do:", "Found 1 error"] {
-        assert!(text.contains(part), "{part} is not in:\n{text}");
-    }
-    assert!(text.contains(partition.to_str().unwrap()) && !text.contains("~tmp-x"), "{text}");
-    let text = String::from_utf8(command(&["--all", root]).stdout).unwrap();
-    assert!(text.contains("~tmp-x"), "{text}");
-
-    let output = command(&["--json", "--threads", "1", partition.to_str().unwrap(), root]);
-    assert_eq!(output.status.code(), Some(1));
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["format"], &json["verdict"]), (&1.into(), &"findings".into()));
-    assert_eq!((&json["partitions"], &json["errors"]), (&7.into(), &2.into()));
-    let finding = &json["findings"][0];
-    assert_eq!((&finding["severity"], &finding["code"]), (&"error".into(), &"damaged-batch".into()));
-    assert_eq!(finding["file"], log.canonicalize().unwrap().to_str().unwrap());
-    assert_eq!((&finding["position"], &finding["offset"]), (&0.into(), &0.into()));
-
-    for args in [vec![], vec!["--nonsense", root], vec!["--repair", root], vec!["--threads", "0", root]] {
-        assert_eq!(command(&args).status.code(), Some(2), "{args:?}");
-    }
-    for wrong in [data.path("missing"), data.path("cluster/meta.json"), data.path("slots/groups/07/fence")] {
-        let output = command(&[wrong.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(2), "{}", wrong.display());
-        assert!(String::from_utf8(output.stderr).unwrap().contains("hint:"));
-    }
-    // From within: a relative path says as much as an absolute one.
-    let output = Command::new(env!("CARGO_BIN_EXE_kaas-engine"))
-        .args(["verify", "."])
-        .current_dir(data.path("topics/payments/0"))
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0));
-}
-
-#[test]
-fn the_command_repairs() {
-    let data = Data::new();
-    let root = data.root().to_str().unwrap();
-    let text = |output: Output| String::from_utf8(output.stdout).unwrap();
-    let output = command(&["--repair", "--yes", root]);
-    assert_eq!(output.status.code(), Some(0), "nothing to repair");
-    assert!(!text(output).contains("REPAIRED"));
-
-    let log = data.path("topics/orders/1/00000001-00000000000000000000.log");
-    change(&log, |bytes| bytes[70] ^= 1);
-    std::fs::write(data.path("topics/payments/2/notes.txt"), "mine").unwrap();
-    let before = contents(data.root());
-    let output = command(&["--repair", root]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("--yes"));
-    let output = command(&["--dry-run", root]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = text(output);
-    for part in
-        ["WOULD BE REPAIRED (2 partitions)", "claim epoch 2", "lost: offsets 0 to 1", "Lost: 2 offsets"]
-    {
-        assert!(said.contains(part), "{part} is not in:\n{said}");
-    }
-    assert_eq!(contents(data.root()), before);
-
-    let output = command(&["--repair", "--yes", "--json", root]);
-    assert_eq!(output.status.code(), Some(1), "offsets are lost");
-    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&json["verdict"], &json["partitions"]), (&"clean".into(), &6.into()));
-    let repairs = json["repairs"].as_array().unwrap();
-    assert_eq!(repairs.len(), 2);
-    assert_eq!((&repairs[0]["outcome"], &repairs[0]["lost"][0]["to"]), (&"repaired".into(), &2.into()));
-    assert!(repairs[1]["directory"].as_str().unwrap().ends_with("topics/payments/2"), "{repairs:?}");
-    assert!(data.path("topics/payments/2/quarantine/notes.txt").exists());
-    let output = command(&["--repair", "--yes", root]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(output));
 }

@@ -251,6 +251,18 @@ impl ProbeFile {
     }
 }
 
+/// The most memory that this process has had at a time, in bytes, without what is swapped out; `None` where the system does
+/// not say it.
+pub fn peak_memory_bytes() -> Option<u64> {
+    peak_in(&std::fs::read_to_string("/proc/self/status").ok()?)
+}
+
+fn peak_in(status: &str) -> Option<u64> {
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
 /// Who this host is: its name, the id of this boot (equal for two processes of one running kernel), its kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
@@ -347,6 +359,13 @@ mod tests {
         let mut names = dir.list(Path::new("")).unwrap();
         names.sort();
         assert_eq!(names, [silly, "d", "plain"]);
+    }
+
+    #[test]
+    fn the_most_memory_of_a_process() {
+        assert_eq!(peak_in("VmPeak:\t  9 kB\nVmHWM:\t    5120 kB\nVmRSS:\t 1 kB\n"), Some(5120 * 1024));
+        assert_eq!(peak_in("VmPeak:\t  9 kB\n"), None);
+        assert!(peak_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
     }
 
     #[test]

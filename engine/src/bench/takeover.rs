@@ -49,7 +49,13 @@ pub fn measure(place: &Arc<Place>, sizes: &[u64], progress: &Progress) -> Result
         progress.at(format!("takeover: a log of {} MiB", size >> 20));
         let append = |partition: &Arc<Partition>, bytes: u64| {
             let most = (bytes + large.len() as u64 / 2) / large.len() as u64;
-            append_while(partition, &large, IN_FLIGHT, |count| count < most && !progress.is_cancelled(), |_| {})
+            append_while(
+                partition,
+                &large,
+                IN_FLIGHT,
+                |count| count < most && !progress.is_cancelled(),
+                |_| {},
+            )
         };
         append(&partition, size.saturating_sub(partition.size_bytes() + TAIL_BYTES))?;
         let (mut log_bytes, mut open_ms, mut first_ms) = (0, Vec::new(), Vec::new());

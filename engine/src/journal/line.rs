@@ -98,7 +98,7 @@ impl Line {
         seal_line(open)
     }
 
-    fn parse(line: &[u8], start: u64, last: u64) -> Result<(Self, u64), LineError> {
+    pub(super) fn parse(line: &[u8], start: u64, last: u64) -> Result<(Self, u64), LineError> {
         #[derive(Deserialize)]
         struct Numbers {
             seq: u64,

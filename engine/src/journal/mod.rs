@@ -18,6 +18,7 @@
 mod cycle;
 mod line;
 mod open;
+mod salvage;
 mod state;
 
 use std::fmt;
@@ -32,6 +33,7 @@ use serde::Serialize;
 pub use self::line::LineError;
 pub use self::open::{Entry, OpenError, Replay, birth};
 pub(crate) use self::open::{Inspected, inspect, is_journal_file, is_snapshot_file};
+pub(crate) use self::salvage::{Salvaged, make_durable, salvage};
 pub use self::state::Sequence;
 use self::state::{OnOutcome, Shared, Staged, Work};
 use crate::completion::{self, Ticket};

@@ -17,7 +17,7 @@ use crate::sync::{Condvar, Mutex};
 use crate::types::Epoch;
 
 /// Largest journal file or snapshot that is read.
-const MAX_FILE_BYTES: usize = 1 << 30;
+pub(super) const MAX_FILE_BYTES: usize = 1 << 30;
 
 /// Why a slot could not be taken over.
 #[derive(Debug, thiserror::Error)]
@@ -121,11 +121,11 @@ impl Born<'_> {
 }
 
 /// What counts in a slot's directory.
-struct Found {
+pub(super) struct Found {
     newest: Option<FileVersion>,
-    snapshot: Option<(FileVersion, Value)>,
-    lines: Vec<Line>,
-    last_sequence: Sequence,
+    pub(super) snapshot: Option<(FileVersion, Value)>,
+    pub(super) lines: Vec<Line>,
+    pub(super) last_sequence: Sequence,
 }
 
 impl Journal {
@@ -209,7 +209,7 @@ fn find(substrate: &dyn Substrate, dir: &Path) -> Result<Found, OpenError> {
 }
 
 /// What a journal file and its snapshot hold, and how many of the file's bytes that is, of how many.
-fn read_newest(
+pub(super) fn read_newest(
     substrate: &dyn Substrate,
     dir: &Path,
     newest: FileVersion,
@@ -270,7 +270,7 @@ pub(crate) fn is_snapshot_file(name: &std::ffi::OsStr) -> bool {
     SNAPSHOT.parse(name).is_some()
 }
 
-fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value), OpenError> {
+pub(super) fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value), OpenError> {
     let bytes = match read_small(substrate, path, MAX_FILE_BYTES) {
         Err(error) if error.is_not_found() => {
             return Err(OpenError::SnapshotMissing { path: path.to_owned() });
@@ -286,7 +286,7 @@ fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u64, Value),
     Ok((covers, state))
 }
 
-fn replay(path: &Path, found: &Found) -> Result<Replay, OpenError> {
+pub(super) fn replay(path: &Path, found: &Found) -> Result<Replay, OpenError> {
     let mut entries = Vec::new();
     for line in &found.lines {
         let values: Vec<Value> = serde_json::from_slice(&line.entries)

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::path::Path;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, Record, RecordFile, Result, Substrate};
+use kaas_substrate::{OpenMode, RECORD_BYTES, Record, RecordFile, Result, Substrate, TEMPORARY_PREFIX};
 
 use super::claim;
 use super::record::FenceRecord;
@@ -36,14 +36,35 @@ pub(crate) fn records_needed(epoch: Epoch) -> u64 {
 /// Creates the fence of a directory that is being built under a temporary name; epochs up to `skipped_up_to` can
 /// never be claimed in it. Not durable on return: the caller syncs the tree before it renames it into place.
 pub fn birth(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Result<()> {
-    let path = dir.join(FENCE_NAME);
-    substrate.create_records(&path, records_needed(skipped_up_to))?;
+    create(substrate, &dir.join(FENCE_NAME), skipped_up_to)
+}
+
+/// Makes a fence in a directory that has lost its own: epochs up to `skipped_up_to` can never be claimed in it. Durable on
+/// return.
+///
+/// Whoever still has the lost one open does not learn from the new one that it is deposed: the caller knows that nobody
+/// leads the directory, and that nobody else is doing this.
+pub(crate) fn bear_again(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Result<()> {
+    // Under its own name it must never be seen without its record.
+    let temporary = dir.join(format!("{TEMPORARY_PREFIX}{FENCE_NAME}"));
+    match substrate.remove_file(&temporary) {
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => {}
+    }
+    create(substrate, &temporary, skipped_up_to)?;
+    substrate.open(&temporary, OpenMode::Write)?.sync_data()?;
+    substrate.rename(&temporary, &dir.join(FENCE_NAME))?;
+    substrate.sync_dir(dir)
+}
+
+fn create(substrate: &dyn Substrate, path: &Path, skipped_up_to: Epoch) -> Result<()> {
+    substrate.create_records(path, records_needed(skipped_up_to))?;
     if skipped_up_to == Epoch::NONE {
         return Ok(());
     }
-    // Nobody else sees the directory yet, so this is a plain write.
+    // Nobody else sees it yet, so this is a plain write.
     let record = FenceRecord::Born.encode(skipped_up_to);
-    let fence = substrate.open(&path, OpenMode::Write)?;
+    let fence = substrate.open(path, OpenMode::Write)?;
     fence.write_all_at(&[IoSlice::new(&record)], index(skipped_up_to) * RECORD_BYTES as u64)
 }
 

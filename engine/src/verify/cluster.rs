@@ -2,28 +2,29 @@
 
 use std::path::Path;
 
-use kaas_substrate::{Entry, EntryKind, TEMPORARY_PREFIX, read_small};
+use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
 use serde_json::Value;
 
 use super::Context;
 use super::finding::{Finding, Kind};
 use super::identity::FILE_BYTES_MAX;
+use super::repair::quarantine::QUARANTINE_DIR;
 use super::tree::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SHOWN_MAX, SLOTS_DIR, TOPICS_DIR};
 use super::view::{decode_as, unsealed};
 pub(super) use crate::layout::META_FILE;
 use crate::layout::PRODUCER_IDS;
 use crate::manifest::versioned::{self, FileKind};
 use crate::reserve::RESERVE_FILE;
-use crate::types::ProducerId;
+use crate::types::{Epoch, ProducerId};
 
 /// Against two brokers that are started by mistake; empty, or for people.
 const LOCK_FILES: [&str; 2] = ["lock", "lock-holder.json"];
 
 /// What is wrong with a file's content.
-type Problem = fn(&Value) -> Option<&'static str>;
+pub(super) type Problem = fn(&Value) -> Option<&'static str>;
 
 /// The settings of the cluster: versioned files, and what must be true of them.
-const SETTINGS: [(FileKind, Problem); 2] =
+pub(super) const SETTINGS: [(FileKind, Problem); 2] =
     [(FileKind::json("broker-configs", 1), broker_configs_problem), (PRODUCER_IDS, producer_ids_problem)];
 
 fn is_strings(value: &Value) -> bool {
@@ -54,8 +55,18 @@ fn meta_problem(value: &Value) -> Option<&'static str> {
     (!is_id || node.is_none()).then_some("it has no `cluster_id` and `node_id`")
 }
 
-/// The files of `cluster/`, whose entries are `entries`; the controller's directory is not looked into.
-pub(super) fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
+/// Looks at the files of `cluster/`; the controller's directory is not looked into.
+pub(super) fn examine(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) {
+    match context.substrate.list(dir) {
+        Ok(mut entries) => {
+            entries.sort_unstable();
+            check_files(context, dir, &entries, findings);
+        }
+        Err(error) => findings.push(Finding::new(Kind::Unreadable, dir, error.to_string())),
+    }
+}
+
+fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
     check_json(context, &dir.join(META_FILE), Kind::ClusterMetaDamaged, meta_problem, findings);
     for (kind, problem) in SETTINGS {
         let newest = entries.iter().filter_map(|entry| kind.parse(&entry.name)).max();
@@ -74,6 +85,9 @@ pub(super) fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], 
         let replaced = SETTINGS.iter().find_map(|(kind, _)| newer(*kind));
         match entry.kind {
             EntryKind::Dir if name == CONTROLLER_DIR => {}
+            EntryKind::Dir if name == QUARANTINE_DIR => {
+                strays.tell(Kind::Quarantine, entry, "a repair has put something aside");
+            }
             EntryKind::File if name == META_FILE || LOCK_FILES.contains(&&*name) => {}
             EntryKind::File if replaced.is_some() => {
                 if replaced == Some(true) {
@@ -83,6 +97,13 @@ pub(super) fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], 
             _ => strays.other(entry),
         }
     }
+}
+
+/// The highest epoch of a controller that has left settings behind.
+pub(super) fn written(substrate: &dyn Substrate, dir: &Path) -> Option<Epoch> {
+    let entries = substrate.list(dir).ok()?;
+    let versions = entries.iter().flat_map(|entry| SETTINGS.map(|(kind, _)| kind.parse(&entry.name)));
+    versions.flatten().map(|version| version.epoch).max()
 }
 
 /// Whether a producer id that the logs have, `highest` being the highest, may be handed out again. Called after the logs

@@ -92,7 +92,7 @@ kinds! {
         "Restore the manifest from a backup or snapshot, or repair: the segments' names decide.";
     TornTail Warning
         "What a crash left of a last write. It was never acknowledged, unless the volume has lost synced bytes."
-        "Nothing: the next leader begins a new segment in front of it.";
+        "Nothing: the next leader goes on in front of it.";
     SegmentBehindRelease Warning
         "The records in this segment do not count: its leader had said so, as when a write found the volume full."
         "Nothing, if the volume was full then: the next leader removes it. Else repair, which keeps a copy, and tell the maintainers.";
@@ -171,8 +171,8 @@ kinds! {
 
     // Who leads.
     FenceMissing Error
-        "Nobody can lead, and the partition cannot be opened."
-        "Restore the directory from a backup or snapshot of the volume; do not create the file by hand.";
+        "Nobody can lead, and what is here cannot be opened."
+        "Do not create the file by hand. Stop every broker that may have led here; restore the directory, or repair with --brokers-stopped.";
     FenceDamaged Error
         "The leader cannot tell whether it still leads, and stops serving."
         "Repair, or restart the broker: a claim of a higher epoch heals the record.";
@@ -188,6 +188,9 @@ kinds! {
     FenceShort Warning
         "The fence has not the length that its leader gave it."
         "Nothing: the next claim extends it.";
+    TakenAway Error
+        "The fence says that the topic is being deleted, and nobody can claim it any more; but it is in its place."
+        "Repair: the mark is taken back, since a topic that is deleted is not under its name any more. What is renamed aside the broker's start deals with.";
     ClaimDamaged Warning
         "The claim file cannot be read; whoever made it is gone, or the volume lost it."
         "Nothing: a higher epoch is claimed.";
@@ -215,33 +218,33 @@ kinds! {
     // Topics and what is around them.
     TopicIdMissing Error
         "The directory is not served as a topic."
-        "Restore topic-id.json from a backup or snapshot, or move the directory out of the data directory.";
+        "Repair: the topic's partitions say the id. Or restore topic-id.json; or move the directory out of the data directory if it is no topic.";
     TopicIdDamaged Error
         "The topic is left out by the broker, and its name stays taken."
-        "Restore topic-id.json from a backup or snapshot of the volume.";
+        "Repair: the topic's partitions say the id. Or restore topic-id.json from a backup or snapshot of the volume.";
     TopicConfigDamaged Error
         "The topic is left out by the broker, and its name stays taken."
-        "Restore the file from a backup or snapshot; or move it aside, which takes the topic's configs back to an older version or to the defaults.";
+        "Restore the file from a backup or snapshot; or repair with --accept-loss: the configs go back to an older version, or to the defaults.";
     PartitionMissing Error
         "All records of the partition are gone, and the topic is left out by the broker."
         "Restore the partition's directory from a backup or snapshot of the volume.";
     ClusterMetaDamaged Error
         "The broker does not start."
-        "Restore cluster/meta.json from a backup or snapshot of the volume.";
+        "Restore cluster/meta.json from a backup or snapshot of the volume. Nothing else says which cluster it is, so a repair leaves it.";
     SettingsDamaged Error
         "The broker does not start."
-        "Restore the file from a backup or snapshot, or move it aside and set the configs anew.";
+        "Restore the file, or repair: producer ids go on above all that were handed out; broker configs go back only with --accept-loss.";
     ProducerIdsBehind Error
         "Producer ids that are in use will be handed out again; a batch may then be taken for another producer's retry."
-        "Stop the broker; restore cluster/producer-ids.* from a backup, or write one with a higher number (docs/formats).";
+        "Stop the broker and repair: producer ids go on above all that were handed out.";
     JournalDamaged Error
         "Acknowledged entries (committed offsets, transaction states) cannot be read; the slot cannot be opened."
-        "Copy the directory before anything else, then restore it from a backup or snapshot of the volume.";
+        "Copy the directory before anything else; restore it from a backup or snapshot, or repair with --accept-loss: what can be read is kept.";
 
     // What lies about.
     UnknownFile Warning
         "kaas did not make it, or under another name."
-        "Find out whose it is; move it out of the data directory. In a partition a repair moves files to quarantine/.";
+        "Find out whose it is; move it out of the data directory. In partitions, topics, slots and cluster/ a repair moves files to quarantine/.";
     Temporary Info
         "A file that was being written when its writer stopped, or is being written now."
         "Nothing: the leader removes it.";
@@ -328,6 +331,11 @@ impl Finding {
             action: kind.action(),
             racy: true,
         }
+    }
+
+    /// Whether a repair looks into it: an error or a warning.
+    pub(super) fn is_bad(&self) -> bool {
+        self.severity > Severity::Info
     }
 
     pub(super) fn at(mut self, position: u64) -> Self {

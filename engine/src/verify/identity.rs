@@ -43,6 +43,11 @@ fn parse_topic_id(text: &str) -> Option<[u8; 16]> {
     decoded.or_else(|| crate::identity::unhex(text))
 }
 
+/// The id as the controller writes it.
+pub(super) fn show_topic_id(id: &[u8; 16]) -> String {
+    URL_SAFE_NO_PAD.encode(id)
+}
+
 /// `partition.json` of the partition directory `dir`.
 pub(super) fn check(context: &Context<'_>, dir: &Path, expected: &Expected, findings: &mut Vec<Finding>) {
     let path = dir.join(PARTITION_FILE);
@@ -136,5 +141,6 @@ mod tests {
         assert_eq!(parse_topic_id("AAAAAAAAAAAAAAAAAAAAAQ").map(|id| id[15]), Some(1));
         assert_eq!(parse_topic_id("000000000000000000000000000000ff").map(|id| id[15]), Some(255));
         assert_eq!(parse_topic_id("AAAA"), None);
+        assert_eq!(parse_topic_id(&show_topic_id(&[7; 16])), Some([7; 16]));
     }
 }

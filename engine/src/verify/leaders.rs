@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::Context;
 use super::finding::{Finding, Kind, Severity};
+use super::tree::DELETED_PREFIX;
 use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, records_needed};
 use crate::types::Epoch;
 
@@ -69,6 +70,7 @@ pub(super) fn check(
         fence = read(context, &path).unwrap_or(fence);
     }
     findings.extend(judge(&fence, &path, written));
+    findings.extend(taken_away(context, dir, &fence));
     check_claims(context, dir, claims, &fence, findings);
     highest_claimed(&fence)
 }
@@ -153,6 +155,22 @@ fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
         findings.push(Finding::new(Kind::FenceShort, path, problem));
     }
     findings
+}
+
+/// That the directory was taken away from everybody who might claim it. Where a deletion has renamed its topic aside this
+/// is as it should be.
+fn taken_away(context: &Context<'_>, dir: &Path, fence: &Fence) -> Option<Finding> {
+    let Some((0, FenceRecord::TakenAway { by })) = fence.used.first() else { return None };
+    let kind = if is_aside(context, dir) { Kind::Deleted } else { Kind::TakenAway };
+    let problem = format!("the controller of epoch {by} has taken it away, to delete its topic");
+    Some(Finding::new(kind, &dir.join(FENCE_NAME), problem).at(0))
+}
+
+/// Whether the directory is one of a deleted topic.
+fn is_aside(context: &Context<'_>, dir: &Path) -> bool {
+    let path = context.substrate.root().join(dir);
+    let topic = path.parent().and_then(Path::file_name);
+    topic.is_some_and(|name| name.to_string_lossy().starts_with(DELETED_PREFIX))
 }
 
 fn check_claims(

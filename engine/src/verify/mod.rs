@@ -22,7 +22,8 @@
 //! `segments`, `batches`, `records`, `bytes`, `errors`, `warnings`, `infos`), `elapsed_ms` and `findings`: objects with
 //! `severity` (`error`, `warning`, `info`), `code` (see [`Kind`]), `file`, `position` and `offset` where there is
 //! one, `problem`, `meaning`, `action`. With `--repair` and `--dry-run` also `repairs`: objects with `directory`, `outcome`
-//! (`repaired`, `would-repair`, `refused`), `reason`, `steps`, `lost` (`from`, `to`, `reason`), `unknown`, `findings`.
+//! (`repaired`, `would-repair`, `refused`), `reason`, `steps`, `lost` (`from`, `to`, `reason`), `given_up`, `unknown`,
+//! `left`, `findings`.
 
 mod cluster;
 mod finding;
@@ -31,6 +32,7 @@ mod indexes;
 mod leaders;
 mod partition;
 mod producers;
+mod read_ahead;
 pub mod repair;
 mod report;
 mod segment;
@@ -74,6 +76,11 @@ pub struct Options {
     pub findings_max: usize,
     /// Find out first how many bytes there are, for [`Progress::bytes_total`]; costs a look at each manifest.
     pub measure: bool,
+    /// A repair may give up what was acknowledged and cannot be read any more (configs, committed offsets); what it gives up
+    /// is told. Records that cannot be read are given up without it.
+    pub accept_loss: bool,
+    /// Every broker that may have led what is repaired is stopped: where a fence is gone, a new one can be made.
+    pub brokers_stopped: bool,
 }
 
 impl Default for Options {
@@ -87,6 +94,8 @@ impl Default for Options {
             second_look_after: Duration::from_millis(200),
             findings_max: 100,
             measure: false,
+            accept_loss: false,
+            brokers_stopped: false,
         }
     }
 }

@@ -111,11 +111,7 @@ impl<'a> PartitionCheck<'a> {
     fn run(&mut self, expected: &Expected) {
         identity::check(self.context, self.dir, expected, &mut self.findings);
         let names = &self.view.names;
-        let segments = names.logs.iter().map(|name| name.epoch);
-        let versions = [&names.manifests, &names.checkpoints, &names.snapshots];
-        let versions = versions.into_iter().flatten().map(|version| version.epoch);
-        let written = segments.chain(versions).max();
-        leaders::check(self.context, self.dir, &names.claims, written, &mut self.findings);
+        leaders::check(self.context, self.dir, &names.claims, names.written(), &mut self.findings);
 
         let empty = Manifest::default();
         let manifest = match &self.view.manifest {

@@ -8,6 +8,33 @@ use super::Examined;
 use super::finding::{Finding, Kind, Severity};
 use super::identity::Expected;
 use super::repair::Repaired;
+use crate::types::ProducerId;
+
+/// What a repair would look into, by its directory relative to the volume's root.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// `cluster/controller/`.
+    Controller(PathBuf),
+    /// `cluster/`.
+    Cluster(PathBuf),
+    /// A topic's directory, not its partitions.
+    Topic(PathBuf),
+    Slot(PathBuf),
+    /// A partition, and what is expected of it.
+    Partition(PathBuf, Expected),
+}
+
+impl Place {
+    pub(super) fn dir(&self) -> &Path {
+        match self {
+            Self::Controller(dir)
+            | Self::Cluster(dir)
+            | Self::Topic(dir)
+            | Self::Slot(dir)
+            | Self::Partition(dir, _) => dir,
+        }
+    }
+}
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -25,14 +52,20 @@ pub struct Report {
     pub errors: u64,
     pub warnings: u64,
     pub infos: u64,
+    /// The most memory that the process had, if whoever shows the report knows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_memory_bytes: Option<u64>,
     /// The findings, in the order of the directories they are in.
     pub findings: Vec<Finding>,
     /// What was repaired, or would be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub repairs: Vec<Repaired>,
-    /// The partitions in which errors or warnings were found, relative to the volume's root, and what is expected there.
+    /// Where errors or warnings were found that a repair may be able to do something about.
     #[serde(skip)]
-    pub(super) to_repair: Vec<(PathBuf, Expected)>,
+    pub(super) to_repair: Vec<Place>,
+    /// The highest producer id in any log, if a whole data directory was looked at and there is one.
+    #[serde(skip)]
+    pub(super) highest_producer: Option<ProducerId>,
 }
 
 impl Report {
@@ -41,8 +74,8 @@ impl Report {
         self.errors == 0 && self.warnings == 0
     }
 
-    /// How many partitions a repair would look into.
-    pub fn partitions_to_repair(&self) -> usize {
+    /// How many directories a repair would look into.
+    pub fn directories_to_repair(&self) -> usize {
         self.to_repair.len()
     }
 
@@ -50,6 +83,23 @@ impl Report {
     pub fn lost_offsets(&self) -> u64 {
         let lost = self.repairs.iter().flat_map(|repaired| &repaired.lost);
         lost.map(|lost| u64::try_from(lost.to.saturating_sub(lost.from)).unwrap_or(0)).sum()
+    }
+
+    /// Acknowledged things other than records that a repair had to give up, or would have to.
+    pub fn given_up(&self) -> usize {
+        self.repairs.iter().map(|repaired| repaired.given_up.len()).sum()
+    }
+
+    /// As [`Report::add`], and remembers the place if a repair may be able to do something there.
+    pub(super) fn add_place(&mut self, place: Place, examined: Examined, findings_max: usize) {
+        // What is wrong with the producer ids shows only once all logs were read.
+        let known = matches!(place, Place::Cluster(_))
+            && self.to_repair.iter().any(|known| known.dir() == place.dir());
+        let bad = examined.findings.iter().any(Finding::is_bad);
+        self.add(examined, place.dir(), findings_max);
+        if bad && !known {
+            self.to_repair.push(place);
+        }
     }
 
     /// Takes in what a directory has come to; of its findings the worst `findings_max` are listed.

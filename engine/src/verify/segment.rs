@@ -147,7 +147,7 @@ impl SegmentCheck<'_> {
             let name = self.planned.name;
             IndexCheck::open(context.substrate, self.dir, name, &lengths, start, self.findings)
         });
-        let mut walk = Walk::new(&*file, end, &context.progress.bytes);
+        let mut walk = Walk::new(&file, end, &context.progress.bytes);
         let mut place = Place {
             expected,
             alternative: None,

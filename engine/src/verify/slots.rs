@@ -7,7 +7,8 @@ use std::thread;
 use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
 
 use super::finding::{Finding, Kind, Severity};
-use super::{Context, Examined, leaders};
+use super::repair::quarantine::QUARANTINE_DIR;
+use super::{Context, Examined, cluster, leaders};
 use crate::journal::{Inspected, OpenError, inspect, is_journal_file, is_snapshot_file};
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::types::Epoch;
@@ -111,6 +112,10 @@ fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Opti
             if name == FENCE_NAME {
                 continue;
             }
+        } else if entry.kind == EntryKind::Dir && name == QUARANTINE_DIR {
+            let problem = "a repair has put something aside";
+            findings.push(Finding::new(Kind::Quarantine, &dir.join(name), problem));
+            continue;
         }
         unknown += 1;
         if unknown <= UNKNOWN_SHOWN_MAX {
@@ -124,11 +129,15 @@ fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Opti
     Some(names)
 }
 
-/// The controller's directory: claims and a fence, nothing else.
+/// The controller's directory: claims and a fence, nothing else. Its epochs are in the names of what it writes beside it.
 pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined {
     let mut examined = Examined::default();
-    if let Some(Names { claims, .. }) = names(context, dir, &mut examined.findings) {
-        leaders::check(context, dir, &claims, None, &mut examined.findings);
+    let findings = &mut examined.findings;
+    if context.substrate.list(dir).is_err_and(|error| error.is_not_found()) {
+        findings.push(Finding::new(Kind::FenceMissing, dir, "the controller's directory is not there"));
+    } else if let Some(Names { claims, .. }) = names(context, dir, findings) {
+        let written = dir.parent().and_then(|cluster| cluster::written(context.substrate, cluster));
+        leaders::check(context, dir, &claims, written, findings);
     }
     examined
 }

@@ -90,7 +90,7 @@ fn write_repairs(text: &mut String, repairs: &[Repaired]) -> fmt::Result {
         if here.is_empty() {
             continue;
         }
-        writeln!(text, "{title} ({}):\n", counted(here.len() as u64, "partition", "partitions"))?;
+        writeln!(text, "{title} ({}):\n", counted(here.len() as u64, "directory", "directories"))?;
         for repaired in here {
             writeln!(text, "  {}", repaired.directory.display())?;
             if let Some(reason) = &repaired.reason {
@@ -102,8 +102,14 @@ fn write_repairs(text: &mut String, repairs: &[Repaired]) -> fmt::Result {
             for Lost { from, to, reason } in &repaired.lost {
                 writeln!(text, "    lost: offsets {from} to {}: {reason}", to.saturating_sub(1))?;
             }
+            for given_up in &repaired.given_up {
+                writeln!(text, "    lost: {given_up}")?;
+            }
             for unknown in &repaired.unknown {
                 writeln!(text, "    not known any more: {unknown}")?;
+            }
+            for left in &repaired.left {
+                writeln!(text, "    left as it is: {left}")?;
             }
             writeln!(text)?;
         }
@@ -132,6 +138,9 @@ fn write_summary(text: &mut String, report: &Report, elapsed: Duration, infos: b
     )?;
     if seconds >= 0.1 && report.bytes > 0 {
         write!(text, " ({:.0} MB/s)", mega(report.bytes) / seconds)?;
+    }
+    if let Some(memory) = report.peak_memory_bytes {
+        write!(text, ", with {} of memory", size(memory))?;
     }
     writeln!(text, ".")?;
     if report.is_clean() {

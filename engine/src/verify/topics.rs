@@ -1,12 +1,83 @@
-//! The names in a topic's directory: its partitions, without a gap, and what does not belong there.
+//! A topic's directory: its id, its configs, its partitions without a gap, and what does not belong there.
 
 use std::path::Path;
+use std::thread;
 
-use kaas_substrate::{Entry, EntryKind, TEMPORARY_PREFIX};
+use kaas_substrate::{Entry, EntryKind, TEMPORARY_PREFIX, read_small};
+use serde_json::Value;
 
+use super::Context;
 use super::finding::{Finding, Kind};
-use super::identity::{TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
-use super::tree::{NEW_PREFIX, SHOWN_MAX};
+use super::identity::{self, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
+use super::repair::quarantine::QUARANTINE_DIR;
+use super::tree::{NEW_PREFIX, SHOWN_MAX, file_name};
+use super::view::{decode_as, unsealed};
+
+/// What a topic's directory says of its partitions.
+#[derive(Debug, Default)]
+pub(super) struct Topic {
+    pub(super) topic_id: Option<[u8; 16]>,
+    /// In order.
+    pub(super) partitions: Vec<u32>,
+}
+
+/// Looks at a topic's directory; its partitions are not looked into.
+pub(super) fn look(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Topic {
+    let entries = match context.substrate.list(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.is_not_found() => {
+            findings.push(Finding::new(Kind::InProgress, dir, "the topic was deleted meanwhile"));
+            return Topic::default();
+        }
+        Err(error) => {
+            findings.push(Finding::new(Kind::Unreadable, dir, error.to_string()));
+            return Topic::default();
+        }
+    };
+    let name = file_name(context.substrate, dir);
+    let topic_id = identity::check_topic(context, dir, name.as_deref(), findings);
+    check_config(context, dir, &entries, findings);
+    let mut numbers = partitions(&entries);
+    if has_gap(&numbers) {
+        // Partitions that are being added may have been listed out of order.
+        thread::sleep(context.options.second_look_after);
+        numbers = context.substrate.list(dir).map_or(numbers, |entries| partitions(&entries));
+        missing_partitions(dir, &numbers, findings);
+    }
+    topic_strays(dir, &entries, findings);
+    Topic { topic_id, partitions: numbers }
+}
+
+fn check_config(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
+    let Some(newest) = entries.iter().filter_map(|entry| TOPIC_CONFIG.parse(&entry.name)).max() else {
+        return;
+    };
+    let path = dir.join(TOPIC_CONFIG.file_name(newest));
+    let bytes = match read_small(context.substrate, &path, identity::FILE_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        // Replaced meanwhile.
+        Err(error) if error.is_not_found() => return,
+        Err(error) => {
+            findings.push(Finding::new(Kind::Unreadable, &path, error.to_string()));
+            return;
+        }
+    };
+    match decode_as::<Value>(&path, &bytes, Kind::TopicConfigDamaged) {
+        Ok(value) => {
+            let problem = config_problem(&value);
+            findings.extend(problem.map(|problem| Finding::new(Kind::TopicConfigDamaged, &path, problem)));
+            findings.extend(unsealed(&path, &bytes));
+        }
+        Err(finding) => findings.push(finding),
+    }
+}
+
+/// What is wrong with the content of a topic's config file.
+pub(super) fn config_problem(value: &Value) -> Option<&'static str> {
+    let config = value.get("config").and_then(Value::as_object);
+    let whole = config.is_some_and(|config| config.values().all(Value::is_string));
+    (!whole).then_some("it has no object `config` of strings")
+}
 
 /// Kafka's rules for topic names.
 pub(super) fn is_topic_name(name: &str) -> bool {
@@ -22,11 +93,11 @@ pub(super) fn partitions(entries: &[Entry]) -> Vec<u32> {
     numbers
 }
 
-pub(super) fn has_gap(numbers: &[u32]) -> bool {
+fn has_gap(numbers: &[u32]) -> bool {
     numbers.last().is_none_or(|last| u64::from(*last) + 1 != numbers.len() as u64)
 }
 
-pub(super) fn missing_partitions(dir: &Path, numbers: &[u32], findings: &mut Vec<Finding>) {
+fn missing_partitions(dir: &Path, numbers: &[u32], findings: &mut Vec<Finding>) {
     if numbers.is_empty() {
         findings.push(Finding::new(Kind::PartitionMissing, dir, "the topic has no partition"));
     }
@@ -45,7 +116,7 @@ pub(super) fn missing_partitions(dir: &Path, numbers: &[u32], findings: &mut Vec
     }
 }
 
-pub(super) fn topic_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
+fn topic_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
     let newest = entries.iter().filter_map(|entry| TOPIC_CONFIG.parse(&entry.name)).max();
     let mut unknown = 0;
     for entry in entries {
@@ -56,6 +127,9 @@ pub(super) fn topic_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Fin
             EntryKind::Dir if partition_number(&name).is_some() => {}
             EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
                 findings.push(Finding::new(Kind::Unfinished, &path, "a partition that is not whole"));
+            }
+            EntryKind::Dir if name == QUARANTINE_DIR => {
+                findings.push(Finding::new(Kind::Quarantine, &path, "a repair has put something aside"));
             }
             EntryKind::File if name == TOPIC_ID_FILE => {}
             EntryKind::File if version.is_some() => {

@@ -5,16 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
+use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX};
 use parking_lot::Mutex;
-use serde_json::Value;
 
 use super::cluster::META_FILE;
-use super::finding::{Finding, Kind, Severity};
-use super::identity::{self, Expected, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
-use super::report::Report;
-use super::topics::{has_gap, is_topic_name, missing_partitions, partitions, topic_strays};
-use super::view::{decode_as, unsealed};
+use super::finding::{Finding, Kind};
+use super::identity::{self, Expected, TOPIC_ID_FILE, partition_number};
+use super::report::{Place, Report};
+use super::topics::{self, Topic, is_topic_name};
 use super::{Context, Examined, Options, Progress, cluster, partition, slots};
 use crate::identity::PARTITION_FILE;
 use crate::journal::is_journal_file;
@@ -24,7 +22,7 @@ use crate::log::SegmentName;
 use crate::manifest::MANIFEST;
 
 /// Prefix of directories that are being removed.
-const DELETED_PREFIX: &str = "~deleted-";
+pub(super) const DELETED_PREFIX: &str = "~deleted-";
 
 /// Missing partitions and unknown names of one directory that are told one by one.
 pub(super) const SHOWN_MAX: usize = 20;
@@ -38,14 +36,6 @@ pub enum VerifyError {
     /// It is no directory of kaas.
     #[error("{} holds no partition, topic, slot or data directory of kaas", path.display())]
     NothingThere { path: PathBuf },
-}
-
-/// What there is to examine.
-#[derive(Debug)]
-enum Job {
-    Partition { dir: PathBuf, expected: Expected },
-    Slot { dir: PathBuf },
-    Controller { dir: PathBuf },
 }
 
 /// What a directory is.
@@ -84,10 +74,10 @@ pub fn verify(
             return Err(VerifyError::NothingThere { path: substrate.root().join(target) });
         }
         What::Partition => vec![tree.partition(target)],
-        What::Slot => vec![Job::Slot { dir: target.to_owned() }],
-        What::Controller => vec![Job::Controller { dir: target.to_owned() }],
+        What::Slot => vec![Place::Slot(target.to_owned())],
+        What::Controller => vec![Place::Controller(target.to_owned())],
         What::Slots => tree.slots(target, &mut own)?,
-        What::Cluster => tree.cluster(target, &mut own)?,
+        What::Cluster => tree.cluster(target),
         What::Topic => tree.topics(vec![target.to_owned()], &mut report),
         What::Topics => {
             let topics = tree.topic_dirs(target, &mut own)?;
@@ -99,8 +89,8 @@ pub fn verify(
     progress.directories_total.store(jobs.len() as u64, Ordering::Relaxed);
     if options.measure {
         let sizes = parallel(options.threads, &jobs, |job| match job {
-            Job::Partition { dir, .. } => partition::bytes(&context, dir),
-            Job::Slot { .. } | Job::Controller { .. } => 0,
+            Place::Partition(dir, _) => partition::bytes(&context, dir),
+            _ => 0,
         });
         progress.bytes_total.store(sizes.iter().sum(), Ordering::Relaxed);
     }
@@ -110,28 +100,21 @@ pub fn verify(
         examined
     });
     let mut highest_producer = None;
-    for (job, examined) in jobs.iter().zip(examined) {
+    for (place, examined) in jobs.into_iter().zip(examined) {
         highest_producer = highest_producer.max(examined.counts.highest_producer);
-        let dir = match job {
-            Job::Partition { dir, expected } => {
-                report.partitions += 1;
-                if examined.findings.iter().any(|finding| finding.severity > Severity::Info) {
-                    report.to_repair.push((dir.clone(), expected.clone()));
-                }
-                dir
-            }
-            Job::Slot { dir } => {
-                report.slots += 1;
-                dir
-            }
-            Job::Controller { dir } => dir,
-        };
-        report.add(examined, dir, options.findings_max);
+        match &place {
+            Place::Partition(..) => report.partitions += 1,
+            Place::Slot(_) => report.slots += 1,
+            Place::Controller(_) | Place::Cluster(_) | Place::Topic(_) => {}
+        }
+        report.add_place(place, examined, options.findings_max);
     }
-    if let Some(highest) = highest_producer.filter(|_| what == What::Data) {
+    report.highest_producer = highest_producer.filter(|_| what == What::Data);
+    if let Some(highest) = report.highest_producer {
         let cluster = target.join(CLUSTER_DIR);
         let findings = cluster::check_producer_ids(&context, &cluster, highest).into_iter().collect();
-        report.add(Examined { findings, ..Examined::default() }, &cluster, options.findings_max);
+        let examined = Examined { findings, ..Examined::default() };
+        report.add_place(Place::Cluster(cluster), examined, options.findings_max);
     }
     Ok(report)
 }
@@ -147,12 +130,8 @@ impl Tree<'_> {
         Ok(entries)
     }
 
-    /// The directory's name, and its parent's and grandparent's, below and above the substrate's root.
     fn lineage(&self, dir: &Path) -> [Option<String>; 3] {
-        let path = self.context.substrate.root().join(dir);
-        let mut names =
-            path.ancestors().map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
-        std::array::from_fn(|_| names.next().flatten())
+        lineage(self.context.substrate, dir)
     }
 
     fn what(&self, dir: &Path) -> Result<What, kaas_substrate::Error> {
@@ -218,16 +197,17 @@ impl Tree<'_> {
     }
 
     /// A partition by itself; a topic around it says what is expected of it.
-    fn partition(&self, dir: &Path) -> Job {
+    fn partition(&self, dir: &Path) -> Place {
         let [name, topic, _] = self.lineage(dir);
         let mut expected =
             Expected { partition: name.as_deref().and_then(partition_number), ..Expected::default() };
         if let Some(parent) = dir.parent().filter(|parent| self.is_topic(parent)) {
             // What is wrong with the topic is not asked here.
             expected.topic_id = identity::check_topic(self.context, parent, None, &mut Vec::new());
-            expected.topic = topic;
+            // A topic that is renamed aside has its name within only.
+            expected.topic = topic.filter(|topic| !topic.starts_with(DELETED_PREFIX));
         }
-        Job::Partition { dir: dir.to_owned(), expected }
+        Place::Partition(dir.to_owned(), expected)
     }
 
     fn data(
@@ -235,12 +215,12 @@ impl Tree<'_> {
         dir: &Path,
         report: &mut Report,
         own: &mut Vec<Finding>,
-    ) -> Result<Vec<Job>, kaas_substrate::Error> {
+    ) -> Result<Vec<Place>, kaas_substrate::Error> {
         let entries = self.list(dir)?;
         let has = |wanted: &str| entries.iter().any(|entry| entry.name == wanted);
         let mut jobs = Vec::new();
         if has(CLUSTER_DIR) {
-            jobs.extend(self.cluster(&dir.join(CLUSTER_DIR), own)?);
+            jobs.extend(self.cluster(&dir.join(CLUSTER_DIR)));
         } else {
             own.push(Finding::new(Kind::ClusterMetaDamaged, &dir.join(CLUSTER_DIR), "it is not there"));
         }
@@ -255,19 +235,12 @@ impl Tree<'_> {
         Ok(jobs)
     }
 
-    fn cluster(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<Job>, kaas_substrate::Error> {
-        let entries = self.list(dir)?;
-        cluster::check_files(self.context, dir, &entries, own);
-        let controller = dir.join(CONTROLLER_DIR);
-        if entries.iter().any(|entry| entry.name == CONTROLLER_DIR) {
-            return Ok(vec![Job::Controller { dir: controller }]);
-        }
-        own.push(Finding::new(Kind::FenceMissing, &controller, "the controller's directory is not there"));
-        Ok(Vec::new())
+    fn cluster(&self, dir: &Path) -> Vec<Place> {
+        vec![Place::Cluster(dir.to_owned()), Place::Controller(dir.join(CONTROLLER_DIR))]
     }
 
     /// Slots, one or two levels down.
-    fn slots(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<Job>, kaas_substrate::Error> {
+    fn slots(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<Place>, kaas_substrate::Error> {
         let mut jobs = Vec::new();
         for entry in self.list(dir)? {
             let path = dir.join(&entry.name);
@@ -284,7 +257,7 @@ impl Tree<'_> {
                 inner.iter().any(|entry| entry.name == FENCE_NAME || is_journal_file(&entry.name).is_some());
             let [_, parent, _] = self.lineage(&path);
             if is_slot || parent.as_deref() != Some(SLOTS_DIR) {
-                jobs.push(Job::Slot { dir: path });
+                jobs.push(Place::Slot(path));
             } else {
                 jobs.extend(self.slots(&path, own)?);
             }
@@ -318,7 +291,7 @@ impl Tree<'_> {
     }
 
     /// Looks at topics side by side; their partitions.
-    fn topics(&self, dirs: Vec<PathBuf>, report: &mut Report) -> Vec<Job> {
+    fn topics(&self, dirs: Vec<PathBuf>, report: &mut Report) -> Vec<Place> {
         report.topics += dirs.len() as u64;
         let options = self.context.options;
         let looked_at = parallel(options.threads, &dirs, |dir| {
@@ -328,76 +301,41 @@ impl Tree<'_> {
         });
         let mut jobs = Vec::new();
         for (dir, (partitions, findings)) in dirs.iter().zip(looked_at) {
-            report.add(Examined { findings, ..Examined::default() }, dir, options.findings_max);
+            let examined = Examined { findings, ..Examined::default() };
+            report.add_place(Place::Topic(dir.clone()), examined, options.findings_max);
             jobs.extend(partitions);
         }
         jobs
     }
 
-    fn topic(&self, dir: &Path, findings: &mut Vec<Finding>) -> Vec<Job> {
-        let entries = match self.list(dir) {
-            Ok(entries) => entries,
-            Err(error) if error.is_not_found() => {
-                findings.push(Finding::new(Kind::InProgress, dir, "the topic was deleted meanwhile"));
-                return Vec::new();
-            }
-            Err(error) => {
-                findings.push(Finding::new(Kind::Unreadable, dir, error.to_string()));
-                return Vec::new();
-            }
-        };
-        let [name, _, _] = self.lineage(dir);
-        let topic_id = identity::check_topic(self.context, dir, name.as_deref(), findings);
-        self.topic_config(dir, &entries, findings);
-        let mut numbers = partitions(&entries);
-        if has_gap(&numbers) {
-            // Partitions that are being added may have been listed out of order.
-            thread::sleep(self.context.options.second_look_after);
-            numbers = self.list(dir).map_or(numbers, |entries| partitions(&entries));
-            missing_partitions(dir, &numbers, findings);
-        }
-        topic_strays(dir, &entries, findings);
+    fn topic(&self, dir: &Path, findings: &mut Vec<Finding>) -> Vec<Place> {
+        let Topic { topic_id, partitions } = topics::look(self.context, dir, findings);
+        let topic = file_name(self.context.substrate, dir);
         let job = |number: u32| {
-            let expected = Expected { topic: name.clone(), topic_id, partition: Some(number) };
-            Job::Partition { dir: dir.join(number.to_string()), expected }
+            let expected = Expected { topic: topic.clone(), topic_id, partition: Some(number) };
+            Place::Partition(dir.join(number.to_string()), expected)
         };
-        numbers.into_iter().map(job).collect()
+        partitions.into_iter().map(job).collect()
     }
 
-    fn topic_config(&self, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
-        let Some(newest) = entries.iter().filter_map(|entry| TOPIC_CONFIG.parse(&entry.name)).max() else {
-            return;
-        };
-        let path = dir.join(TOPIC_CONFIG.file_name(newest));
-        let bytes = match read_small(self.context.substrate, &path, identity::FILE_BYTES_MAX) {
-            Ok(bytes) => bytes,
-            // Replaced meanwhile.
-            Err(error) if error.is_not_found() => return,
-            Err(error) => {
-                findings.push(Finding::new(Kind::Unreadable, &path, error.to_string()));
-                return;
+    fn examine(&self, place: &Place) -> Examined {
+        let dir = place.dir();
+        let mut findings = Vec::new();
+        let examined = match place {
+            Place::Partition(_, expected) => partition::examine(self.context, dir, expected),
+            Place::Slot(_) => slots::examine(self.context, dir),
+            Place::Controller(_) => slots::examine_controller(self.context, dir),
+            Place::Cluster(_) => {
+                cluster::examine(self.context, dir, &mut findings);
+                Examined { findings, ..Examined::default() }
             }
-        };
-        match decode_as::<Value>(&path, &bytes, Kind::TopicConfigDamaged) {
-            Ok(value) => {
-                let config = value.get("config").and_then(Value::as_object);
-                if !config.is_some_and(|config| config.values().all(Value::is_string)) {
-                    let problem = "it has no object `config` of strings";
-                    findings.push(Finding::new(Kind::TopicConfigDamaged, &path, problem));
-                }
-                findings.extend(unsealed(&path, &bytes));
+            Place::Topic(_) => {
+                topics::look(self.context, dir, &mut findings);
+                Examined { findings, ..Examined::default() }
             }
-            Err(finding) => findings.push(finding),
-        }
-    }
-
-    fn examine(&self, job: &Job) -> Examined {
-        let (dir, examined) = match job {
-            Job::Partition { dir, expected } => (dir, partition::examine(self.context, dir, expected)),
-            Job::Slot { dir } => (dir, slots::examine(self.context, dir)),
-            Job::Controller { dir } => (dir, slots::examine_controller(self.context, dir)),
         };
         let gone = !examined.findings.is_empty()
+            && !matches!(place, Place::Controller(_) | Place::Cluster(_))
             && self.context.substrate.list(dir).is_err_and(|error| error.is_not_found());
         if gone {
             let finding = Finding::new(Kind::InProgress, dir, "it was removed meanwhile");
@@ -405,6 +343,20 @@ impl Tree<'_> {
         }
         examined
     }
+}
+
+/// The directory's name, and its parent's and grandparent's, below and above the substrate's root.
+fn lineage(substrate: &dyn Substrate, dir: &Path) -> [Option<String>; 3] {
+    let path = substrate.root().join(dir);
+    let mut names =
+        path.ancestors().map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
+    std::array::from_fn(|_| names.next().flatten())
+}
+
+/// The directory's name.
+pub(super) fn file_name(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
+    let [name, _, _] = lineage(substrate, dir);
+    name
 }
 
 /// `work` for every item on up to `threads` threads; the results in the order of the items.

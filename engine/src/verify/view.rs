@@ -47,6 +47,12 @@ impl Names {
         Ok(names)
     }
 
+    /// The highest epoch whose leader left a file behind.
+    pub(super) fn written(&self) -> Option<Epoch> {
+        let versions = [&self.manifests, &self.checkpoints, &self.snapshots].into_iter().flatten();
+        versions.map(|version| version.epoch).chain(self.logs.iter().map(|name| name.epoch)).max()
+    }
+
     fn add(&mut self, kind: EntryKind, name: OsString) {
         let text = name.to_str().unwrap_or_default();
         if kind == EntryKind::Dir && text == QUARANTINE_DIR {

@@ -1,17 +1,16 @@
-//! Walking through a segment's bytes at the volume's bandwidth, with a bounded buffer, past damage.
+//! Walking through a segment's bytes at the volume's bandwidth, with bounded memory, past damage.
 //!
 //! Unlike recovery's scanner the walk does not end at the first bad batch: it says where the bad bytes begin and
 //! looks for the next batch behind them that is whole, undamaged and could belong there.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use kaas_substrate::File;
 
+use super::read_ahead::{MARGIN_BYTES, Piece, ReadAhead};
 use crate::batch::{BatchHeader, HEADER_BYTES};
 use crate::types::{Epoch, Offset};
-
-/// Bytes that are read at once.
-const WINDOW_BYTES: usize = 1 << 20;
 
 /// Where the CRC's cover begins in a batch: at the attributes.
 const CRC_COVER_START: u64 = 21;
@@ -45,22 +44,17 @@ pub(super) struct Wanted<'a> {
     pub(super) end: Offset,
 }
 
-/// A walk through the bytes of `file` from a position up to `end`, or to the end of the file.
+/// A walk through the bytes of a file from its beginning up to `end`, or to the end of the file.
 pub(super) struct Walk<'a> {
-    file: &'a dyn File,
-    bytes_read: &'a AtomicU64,
-    window: Vec<u8>,
-    /// How many bytes of the window are the file's.
-    valid: usize,
-    window_at: u64,
+    source: ReadAhead<'a>,
+    piece: Piece,
     position: u64,
     end: u64,
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(file: &'a dyn File, end: u64, bytes_read: &'a AtomicU64) -> Self {
-        let window_bytes = usize::try_from(end).unwrap_or(WINDOW_BYTES).min(WINDOW_BYTES);
-        Self { file, bytes_read, window: vec![0; window_bytes], valid: 0, window_at: 0, position: 0, end }
+    pub(super) fn new(file: &'a Arc<dyn File>, end: u64, bytes_read: &'a AtomicU64) -> Self {
+        Self { source: ReadAhead::new(file, end, bytes_read), piece: Piece::default(), position: 0, end }
     }
 
     /// Where the walk stands.
@@ -70,8 +64,8 @@ impl<'a> Walk<'a> {
 
     /// Goes on at `position`, reading everything afresh, up to `end`.
     pub(super) fn restart(&mut self, position: u64, end: u64) {
-        self.valid = 0;
-        self.window_at = position;
+        self.source.restart(end);
+        self.piece = Piece::default();
         self.position = position;
         self.end = end;
     }
@@ -186,39 +180,15 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// The bytes from `at` on: at least `want` (at most a window) unless the bytes end before, in which case what
-    /// there is.
+    /// The bytes from `at` on: at least `want`, which is at most what a piece leads with, unless the bytes end before, in
+    /// which case what there is.
     fn bytes_at(&mut self, at: u64, want: usize) -> Result<&[u8], kaas_substrate::Error> {
-        let skip = at.checked_sub(self.window_at).and_then(|skip| usize::try_from(skip).ok());
-        let skip = match skip.filter(|skip| *skip <= self.valid) {
-            Some(skip) if self.valid - skip >= want => skip,
-            inside => {
-                let skip = inside.unwrap_or(self.valid);
-                self.window.copy_within(skip..self.valid, 0);
-                self.valid -= skip;
-                self.window_at = at;
-                self.fill(want)?;
-                0
-            }
-        };
-        Ok(self.window.get(skip..self.valid).unwrap_or_default())
-    }
-
-    /// Reads behind what the window holds until it is full.
-    fn fill(&mut self, want: usize) -> Result<(), kaas_substrate::Error> {
-        let have = self.valid;
-        let next = self.window_at + have as u64;
-        let left = usize::try_from(self.end.saturating_sub(next)).unwrap_or(usize::MAX);
-        if self.window.len() < want {
-            self.window.resize(want, 0);
+        if self.piece.from(at).is_none_or(|bytes| bytes.len() < want) {
+            self.source.advance(&mut self.piece, at)?;
         }
-        let room = self.window.len().saturating_sub(have).min(left);
-        let Some(free) = self.window.get_mut(have..have + room).filter(|free| !free.is_empty()) else {
-            return Ok(());
-        };
-        let read = self.file.read_at(free, next)?;
-        self.valid += read;
-        self.bytes_read.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(())
+        Ok(self.piece.from(at).unwrap_or_default())
     }
 }
+
+// What a header needs is never more than what can be kept of a piece.
+const _: () = assert!(HEADER_BYTES <= MARGIN_BYTES);

@@ -7,17 +7,21 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use kaas_engine::io::{IoPool, IoPoolSettings};
-use kaas_engine::journal::{self, Journal, JournalSettings};
+use kaas_engine::journal::{self, Journal, JournalSettings, Sequence};
 use kaas_engine::leadership::{self, Claimant};
 use kaas_engine::manifest::versioned;
 use kaas_engine::types::Epoch;
-use kaas_engine::verify::{Finding, Kind, Progress, Report, VerifyError, verify};
+use kaas_engine::verify::repair::{Mode, Repaired, repair};
+use kaas_engine::verify::{Finding, Kind, Options, Progress, Report, VerifyError, verify};
 use kaas_engine::{Engine, EngineSettings, LogConfig, ManualClock, OpenPartition};
 use kaas_substrate::{Local, Substrate};
 use serde_json::json;
 
 use crate::looking::{bad, options};
 use crate::support::{START, batch, producer_batch};
+
+/// The slot.
+pub const SLOT: &str = "slots/groups/07";
 
 pub struct Data {
     temporary: tempfile::TempDir,
@@ -70,7 +74,7 @@ impl Data {
         }
         data.write_json("topics/orders/config.00000001.1.json", &json!({"config": {"retention.ms": "1"}}));
 
-        let slot = Path::new("slots/groups/07");
+        let slot = Path::new(SLOT);
         journal::birth(&*volume, slot).unwrap();
         let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
         let pool = Arc::new(IoPool::new(settings).unwrap());
@@ -80,6 +84,17 @@ impl Data {
             journal.append(&[n]).wait().unwrap();
         }
         journal.close();
+        data
+    }
+
+    /// The same with a snapshot in the slot that covers the first entries.
+    pub fn with_snapshot() -> Self {
+        let data = Self::new();
+        let (journal, _) = data.open_slot();
+        journal.write_snapshot(Sequence(3), &json!({"state": "three"})).wait().unwrap();
+        journal.append(&[7]).wait().unwrap();
+        journal.close();
+        data.assert_clean();
         data
     }
 
@@ -108,6 +123,40 @@ impl Data {
     pub fn try_verify(&self, target: &str) -> Result<Report, VerifyError> {
         let volume = Local::open(self.temporary.path()).unwrap();
         verify(&volume, Path::new(target), &options(), &Progress::default())
+    }
+
+    pub fn volume(&self) -> Arc<dyn Substrate> {
+        Arc::new(Local::open(self.temporary.path()).unwrap())
+    }
+
+    /// Repairs what is wrong, through `volume`.
+    pub fn repair_through(
+        &self,
+        volume: &Arc<dyn Substrate>,
+        options: &Options,
+        mode: &Mode,
+    ) -> Vec<Repaired> {
+        let report = verify(&**volume, Path::new(""), options, &Progress::default()).unwrap();
+        repair(volume, &report, options, mode, &Progress::default())
+    }
+
+    pub fn repair(&self, options: &Options) -> Vec<Repaired> {
+        let claimant = Claimant { broker_id: -1, incarnation: "repair".into(), assignment_version: 0 };
+        self.repair_through(&self.volume(), options, &Mode::Repair(claimant))
+    }
+
+    pub fn dry_run(&self, options: &Options) -> Vec<Repaired> {
+        self.repair_through(&self.volume(), options, &Mode::DryRun)
+    }
+
+    /// Opens the slot at an epoch that nobody has claimed: the snapshot, and the entries behind it.
+    pub fn open_slot(&self) -> (Journal, journal::Replay) {
+        let (volume, slot) = (self.volume(), Path::new(SLOT));
+        let epoch = leadership::highest(&*volume, slot).unwrap().next();
+        let claimant = Claimant { broker_id: 1, incarnation: "next".into(), assignment_version: 0 };
+        let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
+        let pool = Arc::new(IoPool::new(settings).unwrap());
+        Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default()).unwrap()
     }
 
     #[track_caller]

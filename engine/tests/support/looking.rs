@@ -125,7 +125,11 @@ pub fn counted(volume: &Volume) -> Vec<(PathBuf, u64)> {
     let mut counted = Vec::new();
     for entry in manifest["segments"].as_array().unwrap() {
         let (epoch, base) = (entry["epoch"].as_u64().unwrap(), entry["base_offset"].as_u64().unwrap());
-        let path = dir(volume).join(format!("{epoch:08x}-{base:020}.log"));
+        let generation = match entry["generation"].as_u64() {
+            None | Some(0) => String::new(),
+            Some(generation) => format!("-{generation:08x}"),
+        };
+        let path = dir(volume).join(format!("{epoch:08x}-{base:020}{generation}.log"));
         counted.push((path, entry["bytes"].as_u64().unwrap()));
     }
     let pinned = counted.len();

@@ -155,6 +155,9 @@ pub fn contents(root: &Path) -> BTreeMap<String, Vec<u8>> {
             if entry.file_type().unwrap().is_dir() {
                 dirs.insert(entry.path());
                 contents.insert(name, Vec::new());
+            } else if entry.file_type().unwrap().is_symlink() {
+                let target = std::fs::read_link(entry.path()).unwrap();
+                contents.insert(name, target.into_os_string().into_encoded_bytes());
             } else {
                 contents.insert(name, std::fs::read(entry.path()).unwrap());
             }

@@ -25,7 +25,7 @@ use crate::batch::HEADER_BYTES;
 use crate::error::EngineError;
 use crate::identity::{self, PARTITION_FILE};
 use crate::index::TxnIndex;
-use crate::leadership::{Leadership, Standing, fill_gaps};
+use crate::leadership::{Leadership, Standing};
 use crate::log::indexes::LogIndexes;
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::log::segment::replace_index_files;
@@ -46,9 +46,6 @@ pub(super) fn act(
     leadership: &Leadership,
 ) -> Result<(), EngineError> {
     let volume = substrate.as_ref();
-    if plan.fill_fence {
-        fill_gaps(volume, dir, plan.epoch)?;
-    }
     for quarantined in &plan.quarantine {
         quarantine::copy(volume, dir, quarantined)?;
     }

@@ -205,10 +205,6 @@ fn is_put_aside(kind: Kind) -> bool {
             | Kind::SnapshotDiffers
             | Kind::ClaimDamaged
             | Kind::ClaimDisagrees
-            | Kind::FenceDamaged
-            | Kind::FenceRecordDamaged
-            | Kind::FenceGap
-            | Kind::FenceBehind
             | Kind::IdentityDamaged
             | Kind::SegmentBehindRelease
     )

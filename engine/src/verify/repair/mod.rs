@@ -1,4 +1,4 @@
-//! `kaas-engine verify --repair`: keeps every record that can be read, and puts in order what is around them.
+//! `kaas-engine verify --repair`: keeps what can be read, and puts in order what is around it.
 //!
 //! A partition is repaired by its next leader: the repair claims the next epoch, so whoever leads is fenced out and can
 //! acknowledge nothing more; it reads what counts as a new leader does; it writes a manifest of its own, which pins all
@@ -11,36 +11,46 @@
 //! - make a record unreadable that counted and can be read;
 //! - give an offset to a record that another record may have had: where the end of the log is lost, the next record goes
 //!   behind everything that was ever promised;
-//! - touch a partition where nothing is wrong, or that it cannot understand (a newer format, a foreign directory, a
-//!   volume that gives errors).
+//! - touch a directory where nothing is wrong, or that it cannot understand (a newer format, a foreign directory, a
+//!   volume that gives errors);
+//! - give up what was acknowledged and is no record (configs, committed offsets), unless that is accepted;
+//! - make a new fence where an old leader may still have the lost one open, unless whoever asks says that there is none.
+//!
+//! Slots and the controller's directory are repaired the same way, by their next leader; topics' own files and the cluster's
+//! by the next controller, with no broker running.
 
 mod act;
+mod home;
 mod layout;
+mod lead;
 mod looked;
+mod partition;
 mod plan;
 pub(super) mod quarantine;
 mod salvage;
+mod slot;
+mod steward;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate};
+use kaas_substrate::{OpenMode, Substrate};
 use serde::Serialize;
 
-use super::finding::{Finding, Severity};
+use super::finding::Finding;
 use super::identity::Expected;
+use super::report::Place;
 use super::tree::parallel;
-use super::view::{View, log_path};
-use super::{Context, Options, Progress, Report, partition};
-use crate::leadership::{self, ClaimError, Claimant, FENCE_NAME};
-use crate::types::Epoch;
-use looked::Looked;
-use plan::Plan;
+use super::{Context, Options, Progress, Report, slots};
+use crate::leadership::Claimant;
+use home::{Home, HomeRepair};
+use lead::Led;
+use partition::PartitionRepair;
 pub use salvage::Lost;
-
-/// How often an epoch that somebody else took meanwhile is followed by a higher one.
-const CLAIMS_MAX: u32 = 8;
+use slot::SlotRepair;
+use steward::Steward;
 
 /// Whether a repair writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +59,16 @@ pub enum Mode {
     DryRun,
     /// Claims what it repairs, as this one.
     Repair(Claimant),
+}
+
+impl Mode {
+    /// What has become of a directory when all went well.
+    fn done(&self) -> Outcome {
+        match self {
+            Self::DryRun => Outcome::WouldRepair,
+            Self::Repair(_) => Outcome::Repaired,
+        }
+    }
 }
 
 /// What became of a directory.
@@ -76,14 +96,37 @@ pub struct Repaired {
     pub steps: Vec<String>,
     /// Offsets that counted and that no file has any more.
     pub lost: Vec<Lost>,
+    /// What else was acknowledged, or may have been, and cannot be read: given up because that was accepted.
+    pub given_up: Vec<String>,
     /// What cannot be known any more.
     pub unknown: Vec<String>,
+    /// What of it was left as it is, and why.
+    pub left: Vec<String>,
     /// How many findings there were, errors and warnings.
     pub findings: usize,
 }
 
-/// Repairs every partition in which `report` has found something, side by side. `report` is of the same substrate, just now.
-/// What became of each, in the order of their directories. Blocks for as long as it takes.
+impl Repaired {
+    /// Of a directory of which nothing has become yet; `None` if nothing is wrong there.
+    fn of(dir: &Path, findings: &[Finding]) -> Option<Self> {
+        let count = findings.iter().filter(|finding| finding.is_bad()).count();
+        (count > 0).then(|| Self {
+            directory: dir.to_owned(),
+            outcome: Outcome::Refused,
+            reason: None,
+            steps: Vec::new(),
+            lost: Vec::new(),
+            given_up: Vec::new(),
+            unknown: Vec::new(),
+            left: Vec::new(),
+            findings: count,
+        })
+    }
+}
+
+/// Repairs every directory in which `report` has found something: the cluster's and the topics' own files first, since
+/// others rely on them, then partitions and slots side by side. `report` is of the same substrate, just now. What became of
+/// each. Blocks for as long as it takes.
 pub fn repair(
     substrate: &Arc<dyn Substrate>,
     report: &Report,
@@ -92,12 +135,28 @@ pub fn repair(
     progress: &Progress,
 ) -> Vec<Repaired> {
     progress.directories_total.store(report.to_repair.len() as u64, Ordering::Relaxed);
-    let repaired = parallel(options.threads, &report.to_repair, |(dir, expected)| {
-        let repaired = repair_partition(substrate, dir, expected, options, mode, progress);
-        progress.directories.fetch_add(1, Ordering::Relaxed);
-        repaired
-    });
-    repaired.into_iter().flatten().collect()
+    let context = Context { substrate: substrate.as_ref(), options, progress };
+    let steward = Steward::new(&context, substrate, mode);
+    let mut work = Work {
+        context: &context,
+        substrate,
+        mode,
+        steward: &steward,
+        highest_producer: report.highest_producer,
+        topic_ids: BTreeMap::new(),
+    };
+    let all = report.to_repair.iter();
+    // The controller's claims and fence come first, and who relies on what others write comes last.
+    let mut repaired: Vec<_> = all
+        .clone()
+        .filter(|place| matches!(place, Place::Controller(_)))
+        .filter_map(|place| work.led(place))
+        .collect();
+    let own = all.clone().filter(|place| matches!(place, Place::Cluster(_) | Place::Topic(_)));
+    repaired.extend(own.filter_map(|place| work.the_controllers(place)));
+    let led: Vec<_> = all.filter(|place| matches!(place, Place::Slot(_) | Place::Partition(..))).collect();
+    repaired.extend(parallel(options.threads, &led, |place| work.led(place)).into_iter().flatten());
+    repaired
 }
 
 /// Repairs the partition in `dir`, relative to the substrate's root; `None` if nothing is wrong there. Blocks for as long as
@@ -111,137 +170,67 @@ pub fn repair_partition(
     progress: &Progress,
 ) -> Option<Repaired> {
     let context = Context { substrate: substrate.as_ref(), options, progress };
-    let examined = partition::examine(&context, dir, expected);
-    let mut repair = Repair { context, substrate, dir, expected, mode };
-    repair.run(&examined.findings)
+    let steward = Steward::new(&context, substrate, mode);
+    let (context, steward) = (&context, &steward);
+    PartitionRepair { context, substrate, dir, expected, mode, steward }.run()
 }
 
-struct Repair<'a> {
-    context: Context<'a>,
+/// The repairs of one run.
+struct Work<'a> {
+    context: &'a Context<'a>,
     substrate: &'a Arc<dyn Substrate>,
-    dir: &'a Path,
-    expected: &'a Expected,
     mode: &'a Mode,
+    steward: &'a Steward<'a>,
+    highest_producer: Option<crate::types::ProducerId>,
+    /// The ids of topics whose `topic-id.json` was written anew, or would be.
+    topic_ids: BTreeMap<PathBuf, [u8; 16]>,
 }
 
-impl Repair<'_> {
-    fn run(&mut self, findings: &[Finding]) -> Option<Repaired> {
-        let bad = findings.iter().filter(|finding| finding.severity > Severity::Info);
-        let count = bad.clone().count();
-        if count == 0 {
-            return None;
-        }
-        let mut repaired = Repaired {
-            directory: self.dir.to_owned(),
-            outcome: Outcome::Refused,
-            reason: None,
-            steps: Vec::new(),
-            lost: Vec::new(),
-            unknown: Vec::new(),
-            findings: count,
+impl Work<'_> {
+    /// What only the controller writes; one after the other.
+    fn the_controllers(&mut self, place: &Place) -> Option<Repaired> {
+        let home = match place {
+            Place::Cluster(_) => Home::Cluster { highest_producer: self.highest_producer },
+            _ => Home::Topic,
         };
-        if !bad.clone().any(|finding| self.can_do_anything(finding)) {
-            repaired.reason = Some("nothing of what was found can be repaired".to_owned());
-        }
-        if let Some(reason) = plan::refusal(findings, self.expected) {
-            repaired.reason = Some(reason);
-        }
-        if repaired.reason.is_some() {
-            return Some(repaired);
-        }
-        match self.repair(findings) {
-            Ok(plan) => {
-                repaired.outcome = match self.mode {
-                    Mode::DryRun => Outcome::WouldRepair,
-                    Mode::Repair(_) => Outcome::Repaired,
-                };
-                repaired.steps = plan.steps();
-                repaired.lost = plan.lost();
-                repaired.unknown = plan.unknown;
-            }
-            Err(reason) => repaired.reason = Some(reason),
-        }
+        let (context, mode, steward) = (self.context, self.mode, self.steward);
+        let repaired = HomeRepair { context, mode, steward, dir: place.dir(), home }.run();
+        self.count();
+        let (repaired, topic_id) = repaired?;
+        self.topic_ids.extend(topic_id.map(|id| (place.dir().to_owned(), id)));
         Some(repaired)
     }
 
-    /// Directories and links that do not belong are left to a person.
-    fn can_do_anything(&self, finding: &Finding) -> bool {
-        let kind = finding.kind;
-        let is_file = || self.context.substrate.open(&finding.file, OpenMode::Read).is_ok();
-        plan::is_repairable(kind) && (kind != super::Kind::UnknownFile || is_file())
-    }
-
-    fn repair(&self, findings: &[Finding]) -> Result<Plan, String> {
-        let view = self.look()?;
-        let Mode::Repair(claimant) = self.mode else {
-            return self.plan(&view, findings, self.next_epoch(&view)?);
+    /// What is led by itself.
+    fn led(&self, place: &Place) -> Option<Repaired> {
+        let (context, substrate, mode, steward) = (self.context, self.substrate, self.mode, self.steward);
+        let dir = place.dir();
+        let repaired = match place {
+            Place::Partition(_, expected) => {
+                let mut expected = expected.clone();
+                let topic_id = dir.parent().and_then(|topic| self.topic_ids.get(topic));
+                expected.topic_id = expected.topic_id.or(topic_id.copied());
+                PartitionRepair { context, substrate, dir, expected: &expected, mode, steward }.run()
+            }
+            Place::Slot(_) | Place::Controller(_) => {
+                let has_journal = matches!(place, Place::Slot(_));
+                let examine = if has_journal { slots::examine } else { slots::examine_controller };
+                let findings = examine(context, dir).findings;
+                let led = Led::new(context, substrate, dir, steward, &findings);
+                SlotRepair { led: &led, mode, has_journal }.run(&findings)
+            }
+            Place::Topic(_) | Place::Cluster(_) => None,
         };
-        let leadership = self.claim(&view, claimant)?;
-        // What a leader did before it was fenced out is seen only now.
-        let view = self.look()?;
-        self.make_durable(&view)?;
-        let examined = partition::look_once(&self.context, self.dir, &view, self.expected);
-        let findings = examined.findings;
-        if let Some(reason) = plan::refusal(&findings, self.expected) {
-            return Err(reason);
-        }
-        let mut plan = self.plan(&view, &findings, leadership.epoch())?;
-        act::act(self.substrate, self.dir, &view, &mut plan, &leadership)
-            .map_err(|error| format!("{error}; what counted still does, and the repair may be repeated"))?;
-        Ok(plan)
+        self.count();
+        repaired
     }
 
-    fn look(&self) -> Result<View, String> {
-        let view = View::read(self.context.substrate, self.dir).map_err(|error| error.to_string())?;
-        if view.names.unknown.iter().any(|name| name == quarantine::QUARANTINE_DIR) {
-            // A link would lead out of the directory.
-            return Err("quarantine is there, and is no directory: move it out of the way".to_owned());
-        }
-        Ok(view)
+    fn count(&self) {
+        self.context.progress.directories.fetch_add(1, Ordering::Relaxed);
     }
+}
 
-    /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.
-    fn make_durable(&self, view: &View) -> Result<(), String> {
-        for source in salvage::sources(view, view.manifest()).iter().filter(|source| source.entry.is_none()) {
-            let path = log_path(self.dir, source.name);
-            match self.context.substrate.make_durable(&path, u64::MAX) {
-                Err(error) if !error.is_not_found() => return Err(error.to_string()),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn plan(&self, view: &View, findings: &[Finding], epoch: Epoch) -> Result<Plan, String> {
-        let looked = Looked { context: &self.context, dir: self.dir, view, findings };
-        plan::plan(&looked, self.expected, epoch).map_err(|error| error.to_string())
-    }
-
-    /// The epoch behind every one that anybody has claimed, or has left a file of.
-    fn next_epoch(&self, view: &View) -> Result<Epoch, String> {
-        let claimed =
-            leadership::highest(self.context.substrate, self.dir).map_err(|error| error.to_string())?;
-        let versions = [&view.names.manifests, &view.names.checkpoints, &view.names.snapshots];
-        let written = versions.into_iter().flatten().map(|version| version.epoch);
-        let written = written.chain(view.names.logs.iter().map(|name| name.epoch)).max();
-        let next = claimed.max(written.unwrap_or(Epoch::NONE)).next();
-        // A piece of a record at the fence's end would be damage to whoever leads below it: it is claimed, and written over.
-        let fence = self.context.substrate.open(&self.dir.join(FENCE_NAME), OpenMode::ReadUncached);
-        let bytes = fence.and_then(|fence| fence.length()).map_err(|error| error.to_string())?;
-        let piece = ![0, RECORD_ZERO_AT as u64 + 1].contains(&(bytes % RECORD_BYTES as u64));
-        let at = u32::try_from(bytes / RECORD_BYTES as u64).ok().and_then(Epoch::new).filter(|_| piece);
-        Ok(next.max(at.unwrap_or(next)))
-    }
-
-    fn claim(&self, view: &View, claimant: &Claimant) -> Result<leadership::Leadership, String> {
-        let mut epoch = self.next_epoch(view)?;
-        for _ in 0..CLAIMS_MAX {
-            match leadership::claim(self.substrate, self.dir, epoch, claimant) {
-                Ok(leadership) => return Ok(leadership),
-                Err(ClaimError::Refused { highest, .. }) => epoch = highest.max(epoch).next(),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Err("other claims keep coming: somebody else is leading it again and again".to_owned())
-    }
+/// Whether it is a file, and not a directory or link.
+fn is_file(context: &Context<'_>, path: &Path) -> bool {
+    context.substrate.open(path, OpenMode::Read).is_ok()
 }

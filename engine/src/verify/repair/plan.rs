@@ -40,8 +40,6 @@ pub(super) struct Plan {
     /// The bytes of the producer snapshot that the manifest refers to; `None`: there are no producers.
     pub(super) producers: Option<Vec<u8>>,
     pub(super) identity: Option<Identity>,
-    /// Fence records are missing below claimed ones.
-    pub(super) fill_fence: bool,
     pub(super) salvage: Salvage,
     /// What cannot be known any more.
     pub(super) unknown: Vec<String>,
@@ -50,7 +48,7 @@ pub(super) struct Plan {
 /// Findings about which a repair does nothing, since nothing can be known, and the partition must be left as it is.
 pub(super) fn refusal(findings: &[Finding], expected: &Expected) -> Option<String> {
     let blocks = |finding: &&Finding| match finding.kind {
-        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory | Kind::FenceMissing => true,
+        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory => true,
         Kind::IdentityMissing | Kind::IdentityDamaged => identity_of(expected).is_none(),
         _ => false,
     };
@@ -68,12 +66,7 @@ fn identity_of(expected: &Expected) -> Option<Identity> {
 pub(super) fn is_repairable(kind: Kind) -> bool {
     !matches!(
         kind,
-        Kind::NewerFormat
-            | Kind::Unreadable
-            | Kind::ForeignDirectory
-            | Kind::FenceMissing
-            | Kind::NotShown
-            | Kind::InProgress
+        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory | Kind::NotShown | Kind::InProgress
     )
 }
 
@@ -109,9 +102,6 @@ pub(super) fn plan(
         manifest: looked.new_manifest(epoch, entries, salvage.next_offset, producer_state),
         producers,
         identity: identity_of(expected).filter(|_| identity_is_wrong),
-        fill_fence: [Kind::FenceGap, Kind::FenceBehind, Kind::FenceRecordDamaged, Kind::FenceDamaged]
-            .into_iter()
-            .any(|kind| looked.has(kind)),
         salvage,
         unknown: Vec::new(),
     };
@@ -136,19 +126,9 @@ fn producers(
 }
 
 impl Plan {
-    /// The steps, for people, in the order in which they are taken.
+    /// The steps behind the claim, for people, in the order in which they are taken.
     pub(super) fn steps(&self) -> Vec<String> {
-        let mut steps = vec![format!("claim epoch {}: whoever leads now is fenced out", self.epoch)];
-        if self.fill_fence {
-            steps.push("fill what is missing or damaged in the fence".to_owned());
-        }
-        for Quarantined { name, part, remove } in &self.quarantine {
-            let verb = if *remove { "move" } else { "copy" };
-            steps.push(match part {
-                Some((from, to)) => format!("copy bytes {from} to {to} of {name} to quarantine/"),
-                None => format!("{verb} {name} to quarantine/"),
-            });
-        }
+        let mut steps: Vec<_> = self.quarantine.iter().map(Quarantined::step).collect();
         for Rewritten { from, to, runs } in &self.rewritten {
             let (Some(first), Some(last)) = (runs.first(), runs.last()) else { continue };
             let bytes: u64 = runs.iter().map(|run| run.bytes).sum();

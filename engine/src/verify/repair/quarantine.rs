@@ -1,13 +1,14 @@
-//! `quarantine/` in a partition's directory: copies of what cannot be read, and files that do not belong there.
+//! `quarantine/` in the directory of a partition, topic or slot, and in `cluster/`: copies of what cannot be read, and files
+//! that do not belong there.
 //!
-//! The engine looks at the files of a partition's directory, never at directories in it; so nothing in here can be taken
-//! for anything. It goes with the topic when that is deleted. Nothing in it is ever written again or removed by kaas.
+//! Nobody looks into a directory of that name, so nothing in it can be taken for anything. It goes with the topic when that
+//! is deleted. Nothing in it is ever written again or removed by kaas.
 
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
-use kaas_substrate::{File, OpenMode, Result, Substrate};
+use kaas_substrate::{Entry, EntryKind, File, OpenMode, Result, Substrate};
 
 /// Name of the directory.
 pub(in crate::verify) const QUARANTINE_DIR: &str = "quarantine";
@@ -40,6 +41,26 @@ impl Quarantined {
     pub(super) fn part(name: String, from: u64, to: u64) -> Self {
         Self { name, part: Some((from, to)), remove: false }
     }
+
+    /// What is done, for people.
+    pub(super) fn step(&self) -> String {
+        let Self { name, part, remove } = self;
+        let verb = if *remove { "move" } else { "copy" };
+        match part {
+            Some((from, to)) => format!("copy bytes {from} to {to} of {name} to {QUARANTINE_DIR}/"),
+            None => format!("{verb} {name} to {QUARANTINE_DIR}/"),
+        }
+    }
+}
+
+/// Why nothing can be put aside in `dir`: what has the name is no directory. A link would lead out of it.
+pub(super) fn refusal(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
+    let entries = substrate.list(dir).ok()?;
+    let taken = |entry: &Entry| entry.name == QUARANTINE_DIR && entry.kind != EntryKind::Dir;
+    entries
+        .iter()
+        .any(taken)
+        .then(|| format!("{QUARANTINE_DIR} is there, and is no directory: move it out of the way"))
 }
 
 /// Copies a file, or a part of it. Durable on return. A copy that is there already is not made again, so a repair that was cut

@@ -8,6 +8,7 @@
 //! choice, the batch is kept, to be stamped as it was; where they leave one, it is not.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kaas_substrate::OpenMode;
 
@@ -233,7 +234,7 @@ impl Reader<'_> {
         }
         let mut salvaged = Salvaged { source, runs: Vec::new(), damaged: Vec::new(), exists: true };
         match self.context.substrate.open(&log_path(self.dir, name), OpenMode::ReadUncached) {
-            Ok(file) => self.batches(&*file, &mut salvaged)?,
+            Ok(file) => self.batches(&file, &mut salvaged)?,
             Err(error) if error.is_not_found() => salvaged.exists = false,
             Err(error) => return Err(error),
         }
@@ -246,7 +247,7 @@ impl Reader<'_> {
 
     fn batches(
         &mut self,
-        file: &dyn kaas_substrate::File,
+        file: &Arc<dyn kaas_substrate::File>,
         salvaged: &mut Salvaged,
     ) -> Result<(), kaas_substrate::Error> {
         let source = salvaged.source.clone();
@@ -262,7 +263,7 @@ impl Reader<'_> {
                         if taken.base_offset > self.next && !source.name.is_rewritten() {
                             self.lose(taken.base_offset, &format!("they are not in {}.log", source.name));
                         }
-                        self.take(file, position, &taken, restamped, salvaged)?;
+                        self.take(&**file, position, &taken, restamped, salvaged)?;
                         continue;
                     }
                     // It belongs somewhere else, and so may what follows; the next one that fits goes on.

@@ -1,0 +1,183 @@
+//! Leading the directory that is repaired: the next epoch, the claim of it, and a fence where there is none.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate};
+
+use super::Mode;
+use super::quarantine::{self, Quarantined};
+use super::steward::Steward;
+use crate::leadership::{self, ClaimError, Claimant, FENCE_NAME, Leadership, Standing};
+use crate::types::Epoch;
+use crate::verify::Context;
+use crate::verify::finding::{Finding, Kind};
+
+/// How often an epoch that somebody else took meanwhile is followed by a higher one.
+const CLAIMS_MAX: u32 = 8;
+
+/// A directory with claims and a fence, and what is wrong with these.
+pub(super) struct Led<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) substrate: &'a Arc<dyn Substrate>,
+    pub(super) dir: &'a Path,
+    pub(super) steward: &'a Steward<'a>,
+    /// There is no fence.
+    fenceless: bool,
+    /// The fence says that the directory is taken away, and it is not.
+    taken_away: bool,
+    /// Records of the fence are missing or damaged.
+    full_of_holes: bool,
+}
+
+impl<'a> Led<'a> {
+    pub(super) fn new(
+        context: &'a Context<'a>,
+        substrate: &'a Arc<dyn Substrate>,
+        dir: &'a Path,
+        steward: &'a Steward<'a>,
+        findings: &[Finding],
+    ) -> Self {
+        let has = |kinds: &[Kind]| findings.iter().any(|finding| kinds.contains(&finding.kind));
+        Self {
+            context,
+            substrate,
+            dir,
+            steward,
+            fenceless: has(&[Kind::FenceMissing]),
+            taken_away: has(&[Kind::TakenAway]),
+            full_of_holes: has(&[
+                Kind::FenceGap,
+                Kind::FenceBehind,
+                Kind::FenceRecordDamaged,
+                Kind::FenceDamaged,
+            ]),
+        }
+    }
+
+    /// Why the directory cannot be led; `None` if it can.
+    pub(super) fn refusal(&self) -> Option<String> {
+        if let Some(reason) = quarantine::refusal(self.context.substrate, self.dir) {
+            return Some(reason);
+        }
+        (self.fenceless && !self.context.options.brokers_stopped).then(|| {
+            format!(
+                "{}: whoever led here last may still have the old fence open, and a new one would not tell it that it is \
+                 deposed. Stop every broker that may have led it, then repair with --brokers-stopped: a new fence is made, \
+                 above every epoch that has left a trace",
+                Kind::FenceMissing.code()
+            )
+        })
+    }
+
+    /// The fence as it was found.
+    fn fence() -> Quarantined {
+        Quarantined::whole(FENCE_NAME.to_owned(), false)
+    }
+
+    /// What is done to lead at `epoch`, for people.
+    pub(super) fn steps(&self, epoch: Epoch) -> Vec<String> {
+        let mut steps = Vec::new();
+        if self.full_of_holes {
+            steps.push(Self::fence().step());
+        }
+        if self.fenceless {
+            let born = Epoch::new(epoch.get().saturating_sub(1)).unwrap_or(Epoch::NONE);
+            steps.push(format!("make a fence, in which no epoch up to {born} can be claimed"));
+        }
+        if self.taken_away {
+            steps.push("take back in the fence that the directory was taken away".to_owned());
+        }
+        steps.push(format!("claim epoch {epoch}: whoever leads now is fenced out"));
+        if self.full_of_holes {
+            steps.push("fill what is missing or damaged in the fence".to_owned());
+        }
+        steps
+    }
+
+    /// The epoch behind every one that anybody has claimed, or has left a file of: `written` is the highest of these.
+    pub(super) fn next_epoch(&self, written: Epoch) -> Result<Epoch, String> {
+        let volume = self.context.substrate;
+        if self.fenceless {
+            let claims = match volume.list(self.dir) {
+                Err(error) if error.is_not_found() => Vec::new(),
+                entries => entries.map_err(|error| error.to_string())?,
+            };
+            let claimed = claims.iter().filter_map(|entry| leadership::claim_epoch(&entry.name)).max();
+            let highest = written.max(claimed.unwrap_or(Epoch::NONE)).max(self.steward.controller_epoch());
+            return Ok(highest.next());
+        }
+        let claimed = leadership::highest(volume, self.dir).map_err(|error| error.to_string())?;
+        let next = claimed.max(written).next();
+        // A piece of a record at the fence's end would be damage to whoever leads below it: it is claimed, and written over.
+        let fence = volume.open(&self.dir.join(FENCE_NAME), OpenMode::ReadUncached);
+        let bytes = fence.and_then(|fence| fence.length()).map_err(|error| error.to_string())?;
+        let piece = ![0, RECORD_ZERO_AT as u64 + 1].contains(&(bytes % RECORD_BYTES as u64));
+        let at = u32::try_from(bytes / RECORD_BYTES as u64).ok().and_then(Epoch::new).filter(|_| piece);
+        Ok(next.max(at.unwrap_or(next)))
+    }
+
+    /// Claims the next epoch as `claimant`. On return whoever led before is fenced out, durably.
+    pub(super) fn claim(&self, written: Epoch, claimant: &Claimant) -> Result<Leadership, String> {
+        let volume = self.context.substrate;
+        let mut epoch = self.next_epoch(written)?;
+        if self.full_of_holes {
+            // A claim mends some of it.
+            quarantine::copy(volume, self.dir, &Self::fence()).map_err(|error| error.to_string())?;
+        }
+        if self.fenceless {
+            self.steward.lock()?;
+            self.make_dir().map_err(|error| error.to_string())?;
+            let born = Epoch::new(epoch.get().saturating_sub(1)).unwrap_or(Epoch::NONE);
+            leadership::bear_again(volume, self.dir, born).map_err(|error| error.to_string())?;
+        }
+        if self.taken_away {
+            leadership::give_back(volume, self.dir).map_err(|error| error.to_string())?;
+        }
+        for _ in 0..CLAIMS_MAX {
+            match leadership::claim(self.substrate, self.dir, epoch, claimant) {
+                Ok(leadership) => return Ok(leadership),
+                Err(ClaimError::Refused { highest, .. }) => epoch = highest.max(epoch).next(),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Err("other claims keep coming: somebody else is leading it again and again".to_owned())
+    }
+
+    /// Without a fence the directory may be missing, too: the controller's holds nothing else.
+    fn make_dir(&self) -> Result<(), kaas_substrate::Error> {
+        let volume = self.context.substrate;
+        match volume.create_dir(self.dir) {
+            Err(error) if !error.is_exists() => Err(error),
+            _ => volume.sync_dir(self.dir.parent().unwrap_or(Path::new(""))),
+        }
+    }
+
+    /// Fills what is missing or damaged in the fence, if anything is. Durable on return.
+    pub(super) fn fill(&self, leadership: &Leadership) -> Result<(), kaas_substrate::Error> {
+        if self.full_of_holes {
+            leadership::fill_gaps(self.context.substrate, self.dir, leadership.epoch())?;
+        }
+        Ok(())
+    }
+
+    /// The epoch that a repair has, or would have.
+    pub(super) fn epoch(&self, mode: &Mode, written: Epoch) -> Result<(Epoch, Option<Leadership>), String> {
+        match mode {
+            Mode::DryRun => Ok((self.next_epoch(written)?, None)),
+            Mode::Repair(claimant) => {
+                let leadership = self.claim(written, claimant)?;
+                Ok((leadership.epoch(), Some(leadership)))
+            }
+        }
+    }
+}
+
+/// Whether the repair still leads what it has claimed: asked after what it wrote is durable, before anything is removed.
+pub(super) fn still_leads(leadership: &Leadership) -> Result<(), String> {
+    match leadership.standing() {
+        Standing::Leading => Ok(()),
+        Standing::Deposed { by } => Err(format!("deposed by epoch {by}: somebody else leads it now")),
+        Standing::Unknown(error) => Err(format!("the fence cannot be read: {error}")),
+    }
+}

@@ -1,0 +1,109 @@
+//! Repairing one partition: as its next leader.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kaas_substrate::Substrate;
+
+use super::lead::Led;
+use super::looked::Looked;
+use super::plan::{self, Plan};
+use super::steward::Steward;
+use super::{Mode, Repaired, act, salvage};
+use crate::leadership::Leadership;
+use crate::types::Epoch;
+use crate::verify::finding::{Finding, Kind};
+use crate::verify::identity::Expected;
+use crate::verify::view::{View, log_path};
+use crate::verify::{Context, partition};
+
+pub(super) struct PartitionRepair<'a> {
+    pub(super) context: &'a Context<'a>,
+    pub(super) substrate: &'a Arc<dyn Substrate>,
+    pub(super) dir: &'a Path,
+    pub(super) expected: &'a Expected,
+    pub(super) mode: &'a Mode,
+    pub(super) steward: &'a Steward<'a>,
+}
+
+impl PartitionRepair<'_> {
+    /// `None` if nothing is wrong there.
+    pub(super) fn run(&self) -> Option<Repaired> {
+        let findings = partition::examine(self.context, self.dir, self.expected).findings;
+        let mut repaired = Repaired::of(self.dir, &findings)?;
+        let led = Led::new(self.context, self.substrate, self.dir, self.steward, &findings);
+        if !findings.iter().any(|finding| self.can_do_anything(finding)) {
+            repaired.reason = Some("nothing of what was found can be repaired".to_owned());
+        }
+        let refusal = plan::refusal(&findings, self.expected).or_else(|| led.refusal());
+        repaired.reason = refusal.or(repaired.reason);
+        if repaired.reason.is_some() {
+            return Some(repaired);
+        }
+        match self.repair(&led, &findings) {
+            Ok((plan, epoch)) => {
+                repaired.outcome = self.mode.done();
+                repaired.steps = led.steps(epoch);
+                repaired.steps.extend(plan.steps());
+                repaired.lost = plan.lost();
+                repaired.unknown = plan.unknown;
+            }
+            Err(reason) => repaired.reason = Some(reason),
+        }
+        Some(repaired)
+    }
+
+    /// Directories and links that do not belong are left to a person.
+    fn can_do_anything(&self, finding: &Finding) -> bool {
+        finding.is_bad()
+            && plan::is_repairable(finding.kind)
+            && (finding.kind != Kind::UnknownFile || super::is_file(self.context, &finding.file))
+    }
+
+    fn repair(&self, led: &Led<'_>, findings: &[Finding]) -> Result<(Plan, Epoch), String> {
+        let view = self.look()?;
+        let written = view.names.written().unwrap_or(Epoch::NONE);
+        let (epoch, leadership) = led.epoch(self.mode, written)?;
+        match leadership {
+            None => Ok((self.plan(&view, findings, epoch)?, epoch)),
+            Some(leadership) => Ok((self.act(led, &leadership)?, epoch)),
+        }
+    }
+
+    fn act(&self, led: &Led<'_>, leadership: &Leadership) -> Result<Plan, String> {
+        // What a leader did before it was fenced out is seen only now.
+        let view = self.look()?;
+        self.make_durable(&view)?;
+        let findings = partition::look_once(self.context, self.dir, &view, self.expected).findings;
+        if let Some(reason) = plan::refusal(&findings, self.expected) {
+            return Err(reason);
+        }
+        let mut plan = self.plan(&view, &findings, leadership.epoch())?;
+        led.fill(leadership)
+            .map_err(Into::into)
+            .and_then(|()| act::act(self.substrate, self.dir, &view, &mut plan, leadership))
+            .map_err(|error| format!("{error}; what counted still does, and the repair may be repeated"))?;
+        Ok(plan)
+    }
+
+    fn look(&self) -> Result<View, String> {
+        View::read(self.context.substrate, self.dir).map_err(|error| error.to_string())
+    }
+
+    /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.
+    fn make_durable(&self, view: &View) -> Result<(), String> {
+        for source in salvage::sources(view, view.manifest()).iter().filter(|source| source.entry.is_none()) {
+            let path = log_path(self.dir, source.name);
+            match self.context.substrate.make_durable(&path, u64::MAX) {
+                Err(error) if !error.is_not_found() => return Err(error.to_string()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn plan(&self, view: &View, findings: &[Finding], epoch: Epoch) -> Result<Plan, String> {
+        let looked = Looked { context: self.context, dir: self.dir, view, findings };
+        plan::plan(&looked, self.expected, epoch).map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,192 @@
+//! Repairing a slot, or the controller's directory: as its next coordinator.
+//!
+//! What can be read of a slot's journal becomes the journal of the next epoch, as with every takeover. Where acknowledged
+//! entries cannot be read, that gives them up, so it is done only if that is accepted.
+
+use std::path::{Path, PathBuf};
+
+use kaas_substrate::Substrate;
+
+use super::lead::{Led, still_leads};
+use super::quarantine::{self, Quarantined};
+use super::{Mode, Repaired, is_file};
+use crate::journal::{Salvaged, is_journal_file, make_durable, salvage};
+use crate::leadership::Leadership;
+use crate::types::Epoch;
+use crate::verify::finding::{Finding, Kind};
+use crate::verify::slots;
+
+/// The repair of a directory that is led and has no log.
+pub(super) struct SlotRepair<'a> {
+    pub(super) led: &'a Led<'a>,
+    pub(super) mode: &'a Mode,
+    /// Whether it has a journal: the controller has none.
+    pub(super) has_journal: bool,
+}
+
+/// What is done.
+struct Plan {
+    quarantine: Vec<Quarantined>,
+    /// What the next journal holds.
+    salvaged: Option<Salvaged>,
+    steps: Vec<String>,
+    left: Vec<String>,
+}
+
+impl SlotRepair<'_> {
+    fn dir(&self) -> &Path {
+        self.led.dir
+    }
+
+    fn volume(&self) -> &dyn Substrate {
+        self.led.context.substrate
+    }
+
+    /// Repairs, if anything is wrong according to `findings`.
+    pub(super) fn run(&self, findings: &[Finding]) -> Option<Repaired> {
+        let mut repaired = Repaired::of(self.dir(), findings)?;
+        match self.repair(findings) {
+            Ok((plan, epoch)) => {
+                repaired.outcome = self.mode.done();
+                repaired.steps = self.led.steps(epoch);
+                repaired.steps.extend(plan.steps);
+                repaired.given_up = plan.salvaged.map(|salvaged| salvaged.given_up).unwrap_or_default();
+                repaired.left = plan.left;
+            }
+            Err(reason) => repaired.reason = Some(reason),
+        }
+        Some(repaired)
+    }
+
+    fn repair(&self, findings: &[Finding]) -> Result<(Plan, Epoch), String> {
+        self.refusal(findings).or_else(|| self.led.refusal()).map_or(Ok(()), Err)?;
+        // What cannot be repaired is said before anything is claimed.
+        let plan = self.plan(findings, None)?;
+        let written = self.written().map_err(|error| error.to_string())?;
+        if !self.has_journal {
+            // A controller that runs does not take its place back.
+            self.led.steward.lock()?;
+        }
+        let (epoch, leadership) = self.led.epoch(self.mode, written)?;
+        let Some(leadership) = leadership else {
+            return Ok((self.plan(findings, Some(epoch))?, epoch));
+        };
+        drop(plan);
+        // What a coordinator did before it was deposed is seen only now.
+        make_durable(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+        let findings = self.look();
+        self.refusal(&findings).map_or(Ok(()), Err)?;
+        let plan = self.plan(&findings, Some(epoch))?;
+        self.act(&plan, &leadership)
+            .map_err(|error| format!("{error}; what counted still does, and the repair may be repeated"))?;
+        Ok((plan, epoch))
+    }
+
+    fn look(&self) -> Vec<Finding> {
+        let examine = if self.has_journal { slots::examine } else { slots::examine_controller };
+        examine(self.led.context, self.dir()).findings
+    }
+
+    fn refusal(&self, findings: &[Finding]) -> Option<String> {
+        let blocks = |finding: &&Finding| matches!(finding.kind, Kind::NewerFormat | Kind::Unreadable);
+        let finding = findings.iter().find(blocks)?;
+        Some(format!("{}: {}. {}", finding.kind.code(), finding.problem, finding.action))
+    }
+
+    /// The highest epoch that has left a journal or snapshot.
+    fn written(&self) -> kaas_substrate::Result<Epoch> {
+        if !self.has_journal {
+            return Ok(self.led.steward.written());
+        }
+        let entries = self.volume().list(self.dir())?;
+        let written = entries.iter().filter_map(|entry| is_journal_file(&entry.name));
+        Ok(written.map(|version| version.epoch).max().unwrap_or(Epoch::NONE))
+    }
+
+    /// What is done at `epoch`, if that is known already.
+    fn plan(&self, findings: &[Finding], epoch: Option<Epoch>) -> Result<Plan, String> {
+        let mut plan = Plan { quarantine: Vec::new(), salvaged: None, steps: Vec::new(), left: Vec::new() };
+        if self.has_journal {
+            self.journal(epoch, &mut plan)?;
+        }
+        for finding in findings.iter().filter(|finding| finding.is_bad()) {
+            let name = finding.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            match finding.kind {
+                Kind::UnknownFile if is_file(self.led.context, &finding.file) => {
+                    plan.quarantine.push(Quarantined::whole(name, true));
+                }
+                Kind::UnknownFile | Kind::NotShown => {
+                    plan.left.push(format!("{name}: {}: {}", finding.kind.code(), finding.action));
+                }
+                Kind::ClaimDamaged | Kind::ClaimDisagrees => {
+                    plan.quarantine.push(Quarantined::whole(name, false));
+                }
+                _ => {}
+            }
+        }
+        plan.quarantine.sort();
+        plan.quarantine.dedup();
+        let steps = plan.quarantine.iter().map(Quarantined::step).collect::<Vec<_>>();
+        plan.steps.splice(0..0, steps);
+        Ok(plan)
+    }
+
+    /// The journal of the next epoch holds what can be read.
+    fn journal(&self, epoch: Option<Epoch>, plan: &mut Plan) -> Result<(), String> {
+        let salvaged = salvage(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+        let Some(salvaged) = salvaged else { return Ok(()) };
+        if !salvaged.given_up.is_empty() && !self.led.context.options.accept_loss {
+            return Err(format!(
+                "{}: acknowledged entries cannot be read. Restore the directory from a backup or snapshot of the volume; or \
+                 repair with --accept-loss, which gives up {}",
+                Kind::JournalDamaged.code(),
+                salvaged.given_up.join("; and ")
+            ));
+        }
+        if salvaged.given_up.is_empty() {
+            let journal = salvaged.journal.as_deref().map(file_name).unwrap_or_default();
+            let torn = salvaged.unreadable.iter();
+            plan.quarantine.extend(torn.map(|(from, to)| Quarantined::part(journal.clone(), *from, *to)));
+        } else {
+            // All of what the state was made of; what cannot be read here somebody else may be able to.
+            let unused = salvaged.unused(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+            plan.quarantine.extend(unused.iter().map(|path| Quarantined::whole(file_name(path), false)));
+        }
+        if let Some(epoch) = epoch {
+            let on = salvaged.snapshot().map_or_else(String::new, |snapshot| format!(" on {snapshot}"));
+            let appends = salvaged.appends();
+            plan.steps.push(format!("write {} with {appends} appends{on}", Salvaged::file_name(epoch)));
+        }
+        plan.salvaged = Some(salvaged);
+        Ok(())
+    }
+
+    fn act(&self, plan: &Plan, leadership: &Leadership) -> Result<(), String> {
+        let (volume, dir) = (self.volume(), self.dir());
+        let failed = |error: kaas_substrate::Error| error.to_string();
+        self.led.fill(leadership).map_err(failed)?;
+        for quarantined in &plan.quarantine {
+            quarantine::copy(volume, dir, quarantined).map_err(failed)?;
+        }
+        let mut unneeded: Vec<PathBuf> = Vec::new();
+        if let Some(salvaged) = &plan.salvaged {
+            unneeded = salvaged.unused(volume, dir).map_err(failed)?;
+            salvaged.write(volume, leadership).map_err(|error| error.to_string())?;
+        }
+        still_leads(leadership)?;
+        let moved = plan.quarantine.iter().filter(|quarantined| quarantined.remove);
+        unneeded.extend(moved.map(|moved| dir.join(&moved.name)));
+        for path in unneeded {
+            match volume.remove_file(&path) {
+                Err(error) if !error.is_not_found() => return Err(error.to_string()),
+                _ => {}
+            }
+        }
+        leadership.collect_old_claims().map_err(failed)?;
+        volume.sync_dir(dir).map_err(failed)
+    }
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
