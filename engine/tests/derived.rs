@@ -125,6 +125,35 @@ fn an_aborted_transaction_over_several_segments_is_found_without_index_files() {
     assert_eq!(read(&volume.open()), [(1, first), (1, second)]);
 }
 
+/// One transaction that begins in front of another and ends behind it: what is said of the inner one, whose index is rebuilt, must
+/// not end the search for the outer one.
+#[test]
+fn an_aborted_transaction_around_another_is_found_without_the_index_files_of_the_inner_one() {
+    let mut volume = Volume::local();
+    volume.config = LogConfig { segment_bytes: 200, ..LogConfig::default() };
+    let log = volume.open();
+    let data = |id: i64| {
+        let producer = Some(Producer { id: ProducerId(id), epoch: 0, base_sequence: 0 });
+        let options =
+            BatchOptions { base_timestamp: START, producer, transactional: true, ..Default::default() };
+        log.append_batch(&data_batch(&[SimpleRecord::of_value("x".repeat(100))], &options).unwrap()).unwrap();
+    };
+    let abort = |id: i64| {
+        let marker = EndMarker { marker: Marker::Abort, coordinator_epoch: 0 };
+        log.partition.append_marker(ProducerId(id), 0, marker).unwrap().wait().unwrap().unwrap();
+    };
+    data(1);
+    data(2);
+    abort(2);
+    log.append(&["x".repeat(100).as_str()]).unwrap();
+    abort(1);
+    log.close();
+    let indexes = files(&volume, ".txnindex");
+    assert_eq!(indexes.len(), 2, "a segment each for the two markers: {indexes:?}");
+    std::fs::remove_file(&indexes[0]).unwrap();
+    assert_eq!(aborted(&volume.open()), [(1, 0)]);
+}
+
 /// The same without any damage: index files could not be written when the segment was inherited (here: no space), so
 /// the manifest says `indexes: null`.
 #[test]

@@ -54,9 +54,9 @@ pub(crate) fn rebuild_indexes(
                 first_offset,
                 last_offset: header.base_offset,
                 aborted: true,
-                // A lower bound, since transactions that began earlier may have been open: it only makes searches
-                // go on to the next segment.
-                last_stable_offset: segment.base_offset(),
+                // Not known, since transactions that began in earlier segments may have been open. With any higher
+                // offset a search below it would end here, and miss those; so it goes on to the next segment.
+                last_stable_offset: Offset::ZERO,
             });
         }
         Ok(())
