@@ -129,6 +129,14 @@ impl<T> Ticket<T> {
     }
 }
 
+impl<T: Send + 'static> Ticket<T> {
+    /// Whether there is an outcome, to be asked again and again by somebody who does not have the ticket.
+    pub(crate) fn told(&self) -> Box<dyn Fn() -> bool + Send> {
+        let shared = Arc::clone(&self.shared);
+        Box::new(move || !matches!(*shared.state.lock(), State::Waiting(_)))
+    }
+}
+
 impl<T> Future for Ticket<T> {
     type Output = Result<T, Abandoned>;
 

@@ -8,6 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::completion::{Abandoned, Ticket};
+
 /// A piece of work. It may block: in calls to the substrate, and in [`Driver::sleep`].
 pub type Job = Box<dyn FnOnce() + Send>;
 
@@ -28,6 +30,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
 
     /// Returns when `time` has passed. Called within jobs only.
     fn sleep(&self, time: Duration);
+
+    /// Returns once `is_done`, which other jobs see to; or before, if it never will be, as in a process that was killed.
+    /// Called where the engine may block and no lock is held.
+    fn wait(&self, is_done: Box<dyn Fn() -> bool + Send>);
 }
 
 /// Monotonic time: the system's, or a driver's.
@@ -56,5 +62,16 @@ impl Time {
             Self::System { .. } => std::thread::sleep(time),
             Self::Driven(driver) => driver.sleep(time),
         }
+    }
+
+    /// Blocks until a ticket is told.
+    pub(crate) fn wait<T: Send + 'static>(&self, ticket: Ticket<T>) -> Result<T, Abandoned> {
+        if let Self::Driven(driver) = self {
+            driver.wait(ticket.told());
+            if !ticket.is_told() {
+                return Err(Abandoned);
+            }
+        }
+        ticket.wait()
     }
 }

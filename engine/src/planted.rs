@@ -38,12 +38,32 @@ pub enum Bug {
     InheritedNotDurable,
     /// Whole batches that a failed write has left are cut off at once.
     CutDoubtfulTail,
+    /// Segments that were compacted are unlinked before the manifest with the rewritten one is durable.
+    UnlinkCompacted,
+    /// A manifest names a rewritten segment that was not synced.
+    NoSyncOfRewritten,
+    /// Compacted segments are unlinked without a look at the fence.
+    ExchangeWithoutFence,
+    /// Records at and behind the last stable offset are compacted, and supersede others.
+    CompactPastStable,
+    /// Records of aborted transactions supersede others.
+    AbortedSupersede,
+    /// Compaction removes tombstones at once.
+    TombstonesAtOnce,
+    /// Compaction does not keep the last batch of each producer.
+    ForgetProducers,
+    /// The last stable offset passes the records of open transactions.
+    ServeOpenTransactions,
+    /// A transaction is stable before its marker is committed.
+    StableBeforeCommitted,
+    /// Aborted transactions do not go into the transaction index.
+    AbortedNotIndexed,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 26] = [
         Self::AcknowledgeBeforeSync,
         Self::JournalAcknowledgeBeforeSync,
         Self::FenceBeforeSync,
@@ -60,6 +80,16 @@ impl Bug {
         Self::LateSegmentsCount,
         Self::InheritedNotDurable,
         Self::CutDoubtfulTail,
+        Self::UnlinkCompacted,
+        Self::NoSyncOfRewritten,
+        Self::ExchangeWithoutFence,
+        Self::CompactPastStable,
+        Self::AbortedSupersede,
+        Self::TombstonesAtOnce,
+        Self::ForgetProducers,
+        Self::ServeOpenTransactions,
+        Self::StableBeforeCommitted,
+        Self::AbortedNotIndexed,
     ];
 }
 

@@ -93,6 +93,12 @@ impl Driver for Jobs {
     fn sleep(&self, _: Duration) {
         thread::yield_now();
     }
+
+    fn wait(&self, is_done: Box<dyn Fn() -> bool + Send>) {
+        while !is_done() {
+            thread::yield_now();
+        }
+    }
 }
 
 /// A new partition, and the threads of its pool: closing the queue lets them go.

@@ -6,19 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kaas_engine::types::Epoch;
+use kaas_engine::batch::Marker;
+use kaas_engine::types::{Epoch, ProducerId};
 use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, verify_partition};
-use kaas_engine::{AppendError, AppendOptions, Partition};
+use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 
 use crate::clients::{Batch, check_sequences};
 use crate::cluster::{Cluster, Topic};
-use crate::leader::{open, read_all, wait};
+use crate::compaction;
+use crate::leader::{open, wait};
 use crate::problem::Problem;
-use crate::process::{Faults, START};
+use crate::process::{Faults, Process, START};
+use crate::reading::{Reading, read_all};
+use crate::replay::Replay;
 use crate::scheduler::Dead;
 
 /// Most steps at which a recovery is cut off.
 const RECOVERY_STEPS_MAX: u64 = 400;
+
+/// After so many steps of the run no round of compaction is cut off any more: the first of its groups of segments stand for the
+/// others.
+const COMPACTION_STEPS_MAX: u64 = 60_000;
 
 /// How the end of a run is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +37,8 @@ pub enum Ending {
     LostPower,
     /// As that, and again at every step of the recovery, each time from the same beginning.
     RecoveryLosesPower,
+    /// As that, and again at every step of a round of compaction.
+    CompactionLosesPower,
 }
 
 /// Looks at the end of a run, as a task. Faults are over, and every leader is done.
@@ -40,7 +50,11 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
         Ending::LostPower => cluster.lose_power(),
         Ending::RecoveryLosesPower => {
             cluster.lose_power();
-            lose_power_at_every_step(cluster);
+            lose_power_at_every_step(cluster, false);
+        }
+        Ending::CompactionLosesPower => {
+            cluster.lose_power();
+            lose_power_at_every_step(cluster, true);
         }
     }
     // Twice: what is found the first time must be there the second time.
@@ -54,7 +68,9 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
         }
         match ending {
             Ending::Killed => cluster.kill_all(),
-            Ending::LostPower | Ending::RecoveryLosesPower => cluster.lose_power(),
+            Ending::LostPower | Ending::RecoveryLosesPower | Ending::CompactionLosesPower => {
+                cluster.lose_power();
+            }
         }
     }
 }
@@ -87,34 +103,95 @@ fn look(cluster: &Arc<Cluster>, topic: &Topic, with_producers: bool) {
             .scheduler
             .report(Problem::Damaged(format!("nobody can open {}", topic.identity.topic)));
     };
+    look_at_records(cluster, process, topic, &partition);
+    if with_producers {
+        // The audit is nobody's task, and never dies.
+        let _ = try_producers(cluster, topic, &partition);
+        let _ = end_transactions(cluster, topic, &partition);
+        if cluster.config.compact {
+            let number = cluster.topics.iter().position(|other| std::ptr::eq(other, topic)).unwrap_or(0);
+            for _ in 0..2 {
+                let _ = compaction::round(cluster, process, number, &partition);
+            }
+        }
+        look_at_records(cluster, process, topic, &partition);
+    }
+}
+
+/// Reads all of a partition, in both ways, and compares it with what everybody was told, and with what its leader says.
+fn look_at_records(cluster: &Arc<Cluster>, process: &Process, topic: &Topic, partition: &Arc<Partition>) {
     let status = partition.status();
     let mut records = BTreeMap::new();
-    let read = read_all(cluster, process, topic, &partition, 1 << 20, |offset, value| {
-        records.insert(offset, value);
+    let mut replay = Replay::default();
+    let mut reading = Reading { from: None, max_bytes: 1 << 20, isolation: Isolation::ReadUncommitted };
+    let read = read_all(cluster, process, topic, partition, reading, |batch, _| {
+        replay.batch(batch);
+        records.extend(batch.records.iter().filter(|(offset, _)| *offset >= status.log_start.0).cloned());
     });
     if let Err(error) = read {
         return cluster.scheduler.report(Problem::Damaged(format!("{}: {error}", topic.identity.topic)));
     }
+    let compacts = topic.history.lock().promises().compacts;
     let gap = (status.log_start.0..status.high_watermark.0).find(|offset| !records.contains_key(offset));
-    if let Some(offset) = gap {
+    if let Some(offset) = gap.filter(|_| !compacts) {
         let text =
             format!("offset {offset} of {} to {} holds nothing", status.log_start, status.high_watermark);
         cluster.scheduler.report(Problem::Records(text));
     }
     cluster.check(topic.history.lock().check_all(status.log_start.0, &records));
-    cluster.check(check_sequences(&records).map_err(Problem::Producer));
-    if with_producers {
-        let _ = try_producers(cluster, topic, &partition);
+    cluster.check(check_sequences(&records, compacts).map_err(Problem::Producer));
+    let producers = replay.check_producers(&partition.producers(), status.log_start);
+    cluster.check(producers.map_err(Problem::Producer));
+    if !cluster.transactions {
+        return;
     }
+    let mut aborted = Vec::new();
+    reading.isolation = Isolation::ReadCommitted;
+    let read =
+        read_all(cluster, process, topic, partition, reading, |_, told| aborted.extend_from_slice(told));
+    if let Err(error) = read {
+        return cluster.scheduler.report(Problem::Damaged(format!("{}: {error}", topic.identity.topic)));
+    }
+    let history = topic.history.lock();
+    let told = replay.check_aborted(&aborted, &history, status.log_start, status.last_stable);
+    cluster.check(told.map_err(Problem::Transaction));
+}
+
+/// Ends the transactions that are open. Then everything is stable.
+fn end_transactions(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
+    let ends: Vec<_> = topic
+        .transactional
+        .lock()
+        .iter_mut()
+        .filter_map(|open| open.end(|| Marker::Commit).map(|end| (open.producer.id(), end)))
+        .collect();
+    for (producer, (transaction, end)) in ends {
+        topic.history.lock().outcomes.decide(producer, transaction, end.marker);
+        let ended = match partition.append_marker(ProducerId(producer), 0, end) {
+            Ok(ticket) => wait(cluster, ticket)?.unwrap_or(Err(NO_ANSWER)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            let text = format!("transaction {transaction} of {producer} cannot be ended: {error}");
+            cluster.scheduler.report(Problem::Transaction(text));
+        }
+        topic.ended(producer, transaction);
+    }
+    let Status { last_stable, high_watermark, .. } = partition.status();
+    if last_stable != high_watermark {
+        let text = format!("no transaction is open, and of {high_watermark} only {last_stable} is stable");
+        cluster.scheduler.report(Problem::Transaction(text));
+    }
+    Ok(())
 }
 
 /// What was acknowledged is recognised when it is sent again, and what comes next is taken.
 fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
-    let producers: Vec<_> =
-        topic.producers.lock().iter().map(|producer| (producer.recognisable(), producer.to_send())).collect();
+    let mut producers = Vec::new();
+    topic.for_each_producer(|producer| producers.push((producer.recognisable(), producer.to_send())));
     for (recognisable, unacknowledged) in producers {
         for (batch, offset) in recognisable {
-            match send(cluster, partition, &batch)? {
+            match send(cluster, topic, partition, &batch)? {
                 Ok(found) if found == offset => {}
                 other => {
                     let text =
@@ -124,9 +201,10 @@ fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partitio
             }
         }
         for batch in unacknowledged {
-            match send(cluster, partition, &batch)? {
+            match send(cluster, topic, partition, &batch)? {
                 Ok(offset) => {
-                    for (value, offset) in batch.values().zip(offset..) {
+                    topic.for_each_producer(|producer| producer.acknowledged(&batch, offset));
+                    for (value, offset) in batch.names().zip(offset..) {
                         let saw = topic.history.lock().saw(
                             partition.epoch().get(),
                             offset,
@@ -146,37 +224,47 @@ fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partitio
     Ok(())
 }
 
+const NO_ANSWER: AppendError = AppendError::NotLeader { reason: "no answer" };
+
 fn send(
     cluster: &Arc<Cluster>,
+    topic: &Topic,
     partition: &Arc<Partition>,
     batch: &Batch,
 ) -> Result<Result<i64, AppendError>, Dead> {
-    let nothing = AppendError::NotLeader { reason: "no answer" };
-    let Ok(bytes) = batch.encode(cluster.client_time()) else { return Ok(Err(nothing)) };
+    batch.names().for_each(|name| topic.history.lock().sends(&name));
+    let Ok(bytes) = batch.encode(topic.form, cluster.client_time()) else { return Ok(Err(NO_ANSWER)) };
     let ticket = match partition.append(&bytes, AppendOptions::default()) {
         Ok(ticket) => ticket,
         Err(error) => return Ok(Err(error)),
     };
-    let outcome = wait(cluster, ticket)?.unwrap_or(Err(nothing));
+    let outcome = wait(cluster, ticket)?.unwrap_or(Err(NO_ANSWER));
     Ok(outcome.map(|appended| appended.base_offset.0))
 }
 
-/// Lets power be lost at the first call of the recovery, at its second, and so on, each time from the volume as it is
-/// now, and looks at what the next recovery makes of it.
-fn lose_power_at_every_step(cluster: &Arc<Cluster>) {
+/// Lets power be lost at the first call of the recovery, or of a round of compaction behind it, at its second, and so on, each
+/// time from the volume as it is now, and looks at what the next recovery makes of it.
+fn lose_power_at_every_step(cluster: &Arc<Cluster>, of_compaction: bool) {
     let beginning = cluster.storage.fork();
     for nth in 1..=RECOVERY_STEPS_MAX {
-        if cluster.scheduler.has_problems() {
+        let is_enough = of_compaction && cluster.scheduler.steps() > COMPACTION_STEPS_MAX;
+        if is_enough || cluster.scheduler.has_problems() {
             return;
         }
         let process = cluster.process(cluster.auditor());
-        process.die_at_call(nth);
-        for topic in &cluster.topics {
-            if let Some(epoch) = next_epoch(topic) {
-                let _ = open(cluster, &process, topic, epoch);
+        if !of_compaction {
+            process.die_at_call(nth);
+        }
+        for (number, topic) in cluster.topics.iter().enumerate() {
+            let Some(epoch) = next_epoch(topic) else { continue };
+            let opened = open(cluster, &process, topic, epoch);
+            if let Some(partition) = opened.filter(|_| of_compaction) {
+                process.die_at_call(nth);
+                // The audit is nobody's task, and never dies.
+                let _ = compaction::round(cluster, &process, number, &partition);
             }
         }
-        // Else the recovery was done before.
+        // Else it was done before.
         let has_died = process.is_dead();
         cluster.lose_power();
         if has_died {

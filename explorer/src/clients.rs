@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use kaas_engine::batch::{
-    BatchError, BatchHeader, BatchOptions, DecodeLimits, Producer as Stamp, SimpleRecord, check_crc,
-    data_batch, decode_records,
-};
+use kaas_engine::batch::{BatchError, Producer as Stamp};
 use kaas_engine::types::{ProducerId, Timestamp};
-use kaas_engine::{FetchedRecords, RecordsPart};
+
+use crate::names::Sender;
+use crate::records::{Form, encode};
 
 /// Most batches that a producer has under way, as Kafka's clients (and as a leader remembers of each producer).
 pub const IN_FLIGHT_MAX: usize = 5;
@@ -19,38 +18,23 @@ pub struct Batch {
     pub producer: i64,
     pub base_sequence: i32,
     pub records: i32,
-}
-
-/// The value of a record: who sent it, and as which.
-fn value(producer: i64, sequence: i32) -> String {
-    format!("{producer}-{sequence}")
+    /// Which of the producer's transactions it belongs to, if any.
+    pub transaction: Option<u32>,
 }
 
 impl Batch {
-    /// The values of its records.
-    pub fn values(&self) -> impl Iterator<Item = String> + '_ {
-        (0..self.records).map(|at| value(self.producer, self.base_sequence + at))
+    /// The names of its records.
+    pub fn names(&self) -> impl Iterator<Item = String> + '_ {
+        let Self { producer, transaction, .. } = *self;
+        let sequences = (0..self.records).map(|at| self.base_sequence + at);
+        sequences.map(move |sequence| Sender { producer, sequence, transaction }.name())
     }
 
     /// As it is sent.
-    pub fn encode(&self, timestamp: Timestamp) -> Result<Bytes, BatchError> {
+    pub fn encode(&self, form: Form, timestamp: Timestamp) -> Result<Bytes, BatchError> {
         let stamp = Stamp { id: ProducerId(self.producer), epoch: 0, base_sequence: self.base_sequence };
-        encode(self.values(), timestamp, Some(stamp))
+        encode(self.names(), form, timestamp, Some(stamp), self.transaction.is_some())
     }
-}
-
-fn encode(
-    values: impl Iterator<Item = String>,
-    base_timestamp: Timestamp,
-    producer: Option<Stamp>,
-) -> Result<Bytes, BatchError> {
-    let records: Vec<_> = values.map(SimpleRecord::of_value).collect();
-    data_batch(&records, &BatchOptions { base_timestamp, producer, ..BatchOptions::default() })
-}
-
-/// A batch of one record by nobody.
-pub fn plain(value: &str, timestamp: Timestamp) -> Result<Bytes, BatchError> {
-    encode(std::iter::once(value.to_owned()), timestamp, None)
 }
 
 /// An idempotent producer.
@@ -69,13 +53,24 @@ impl Producer {
         Self { id, ..Self::default() }
     }
 
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
     /// Another batch to be sent, of so many records; nothing while too many are under way.
     pub fn make(&mut self, records: i32) {
-        if self.unacknowledged.len() < IN_FLIGHT_MAX {
-            let batch = Batch { producer: self.id, base_sequence: self.next_sequence, records };
+        self.make_in(records, None);
+    }
+
+    /// The same, in a transaction; whether there is another.
+    pub fn make_in(&mut self, records: i32, transaction: Option<u32>) -> bool {
+        let has_room = self.unacknowledged.len() < IN_FLIGHT_MAX;
+        if has_room {
+            let base_sequence = self.next_sequence;
+            self.unacknowledged.push_back(Batch { producer: self.id, base_sequence, records, transaction });
             self.next_sequence += records;
-            self.unacknowledged.push_back(batch);
         }
+        has_room
     }
 
     /// What is to be sent, again perhaps; in order.
@@ -102,53 +97,19 @@ impl Producer {
     }
 }
 
-/// What is wrong with fetched bytes.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchProblem {
-    #[error(transparent)]
-    Batch(#[from] BatchError),
-    #[error(transparent)]
-    Read(#[from] kaas_substrate::Error),
-}
-
-/// The records of a fetch: offset and value.
-pub fn decode(fetched: &FetchedRecords) -> Result<Vec<(i64, String)>, FetchProblem> {
-    let mut all = Vec::with_capacity(fetched.bytes);
-    for part in &fetched.parts {
-        match part {
-            RecordsPart::Bytes(bytes) => all.extend_from_slice(bytes),
-            RecordsPart::FileRange { file, position, length } => {
-                let mut bytes = vec![0; *length];
-                let read = file.read_at(&mut bytes, *position)?;
-                all.extend_from_slice(bytes.get(..read).unwrap_or_default());
-            }
-        }
-    }
-    let mut rest = Bytes::from(all);
-    let mut records = Vec::new();
-    while !rest.is_empty() {
-        check_crc(&rest)?;
-        let length = BatchHeader::parse(&rest)?.batch_bytes;
-        for record in decode_records(&rest, &DecodeLimits::default())? {
-            let record = record?;
-            let value = String::from_utf8_lossy(&record.value.unwrap_or_default()).into_owned();
-            records.push((record.offset.0, value));
-        }
-        rest = rest.slice(length.min(rest.len())..);
-    }
-    Ok(records)
-}
-
-/// Every producer's records must be in the log in the order of their sequence numbers, without a gap.
-pub fn check_sequences(records: &BTreeMap<i64, String>) -> Result<(), String> {
+/// Every producer's records must be in the log in the order of their sequence numbers; without a gap, unless some were
+/// compacted away.
+pub fn check_sequences(records: &BTreeMap<i64, String>, may_have_gaps: bool) -> Result<(), String> {
     let mut last: BTreeMap<i64, i32> = BTreeMap::new();
-    for (offset, value) in records {
-        let Some((producer, sequence)) = value.split_once('-') else { continue };
-        let (Ok(producer), Ok(sequence)) = (producer.parse(), sequence.parse()) else {
-            return Err(format!("offset {offset} holds {value:?}, which nobody has sent"));
+    for (offset, name) in records {
+        let Some(Sender { producer, sequence, .. }) = Sender::of(name) else {
+            if name.contains('-') {
+                return Err(format!("offset {offset} holds {name:?}, which nobody has sent"));
+            }
+            continue;
         };
         if let Some(before) = last.insert(producer, sequence)
-            && before + 1 != sequence
+            && (sequence <= before || (before + 1 != sequence && !may_have_gaps))
         {
             return Err(format!("producer {producer}: {sequence} follows {before} at offset {offset}"));
         }
@@ -171,16 +132,20 @@ mod tests {
         assert_eq!(producer.to_send(), sent[3..]);
         producer.acknowledged(&sent[1], 102);
         assert_eq!(producer.recognisable(), [(sent[0].clone(), 100), (sent[2].clone(), 104)]);
-        assert_eq!(sent[1].values().collect::<Vec<_>>(), ["7-2", "7-3"]);
+        assert_eq!(sent[1].names().collect::<Vec<_>>(), ["7-2", "7-3"]);
     }
 
     #[test]
     fn a_gap_or_a_repetition_in_a_producers_records_is_found() {
         let log =
             |values: &[&str]| values.iter().zip(0..).map(|(value, at)| (at, (*value).to_owned())).collect();
-        check_sequences(&log(&["1-5", "plain", "2-0", "1-6", "2-1"])).unwrap();
+        check_sequences(&log(&["1-5", "plain", "2-0", "1-6t1", "2-1", "abort:1:1"]), false).unwrap();
+        check_sequences(&log(&["1-5", "1-7"]), true).unwrap();
         for wrong in [&["1-5", "1-7"][..], &["1-5", "1-5"], &["1-5", "1-4"], &["1-x"]] {
-            assert!(check_sequences(&log(wrong)).is_err(), "{wrong:?}");
+            assert!(check_sequences(&log(wrong), false).is_err(), "{wrong:?}");
+        }
+        for wrong in [&["1-5", "1-5"][..], &["1-5", "1-4"], &["1-x"]] {
+            assert!(check_sequences(&log(wrong), true).is_err(), "{wrong:?}");
         }
     }
 }

@@ -12,32 +12,53 @@ use kaas_substrate::Substrate;
 use parking_lot::Mutex;
 
 use crate::clients::Producer;
-use crate::history::History;
+use crate::history::{History, Promises};
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
+use crate::records::Form;
 use crate::scheduler::{Scheduler, Until};
 use crate::storage::{FileSystem, Storage};
+use crate::transactions::Transactional;
+
+/// Within a run; longer than that hosts' clocks differ.
+const SOON_MS: i64 = 3_600_000;
 
 /// A partition, and what is known of it.
 pub struct Topic {
     pub dir: PathBuf,
     pub identity: Identity,
     pub history: Mutex<History>,
+    pub form: Form,
     pub producers: Mutex<Vec<Producer>>,
+    /// None, if there are no transactions.
+    pub transactional: Mutex<Vec<Transactional>>,
     /// The last epoch that was assigned.
     pub assigned: AtomicU32,
     /// For values that no two records share.
     plain: AtomicU32,
 }
 
+/// What compaction may do with this configuration in the time that a run takes.
+fn promises(config: &LogConfig) -> Promises {
+    Promises {
+        compacts: config.compact && config.min_compaction_lag_ms < SOON_MS,
+        tombstones_go: config.compact && config.delete_retention_ms < SOON_MS,
+    }
+}
+
 impl Topic {
-    fn new(number: usize) -> Self {
+    fn new(number: usize, config: &LogConfig, transactions: bool) -> Self {
         let identity = Identity { topic: format!("topic-{number}"), partition: 0, topic_id: [7; 16] };
+        let retention = config.delete && (config.retention_bytes >= 0 || config.retention_ms < SOON_MS);
+        let history = History::new(promises(config), retention);
+        let transactional = if transactions { 11..=12 } else { 1..=0 };
         Self {
             dir: PathBuf::from(format!("{number}")),
             identity,
-            history: Mutex::new(History::default()),
+            history: Mutex::new(history),
+            form: if config.compact { Form::Keyed } else { Form::Values },
             producers: Mutex::new((1..=2).map(Producer::new).collect()),
+            transactional: Mutex::new(transactional.map(Transactional::new).collect()),
             assigned: AtomicU32::new(0),
             plain: AtomicU32::new(0),
         }
@@ -47,6 +68,19 @@ impl Topic {
         volume.create_dir(&self.dir)?;
         write_partition(volume, &self.dir, &self.identity, Epoch::NONE)?;
         Ok(volume.sync_tree(&self.dir)?)
+    }
+
+    /// Shows every producer, transactional ones too.
+    pub fn for_each_producer(&self, mut show: impl FnMut(&mut Producer)) {
+        self.producers.lock().iter_mut().for_each(&mut show);
+        self.transactional.lock().iter_mut().for_each(|transactional| show(&mut transactional.producer));
+    }
+
+    /// A marker of a producer's transaction was acknowledged.
+    pub fn ended(&self, producer: i64, transaction: u32) {
+        let mut transactional = self.transactional.lock();
+        let its = transactional.iter_mut().filter(|other| other.producer.id() == producer);
+        its.for_each(|transactional| transactional.ended(transaction));
     }
 
     /// A value that no other record has.
@@ -65,6 +99,7 @@ pub struct Cluster {
     pub faults: Arc<Mutex<Faults>>,
     /// Clients do little but produce.
     pub is_busy: bool,
+    pub transactions: bool,
     hosts: usize,
     processes: Mutex<Vec<Arc<Process>>>,
     last_process: AtomicU32,
@@ -81,19 +116,20 @@ pub struct Setup {
     pub config: LogConfig,
     pub faults: Faults,
     pub is_busy: bool,
+    /// Some producers are transactional.
+    pub transactions: bool,
 }
 
 impl Cluster {
     /// A cluster on an empty volume.
     pub fn new(scheduler: &Arc<Scheduler>, setup: Setup) -> Result<Arc<Self>, EngineError> {
-        let Setup { hosts, topics, file_system, broken, settings, config, faults, is_busy } = setup;
+        let Setup { hosts, topics, file_system, broken, settings, config, faults, is_busy, transactions } =
+            setup;
         let none = Arc::new(Mutex::new(Faults::default()));
         let storage = Storage::new(scheduler, file_system, hosts, &none);
-        let topics: Vec<_> = (0..topics).map(Topic::new).collect();
+        let topics: Vec<_> = (0..topics).map(|number| Topic::new(number, &config, transactions)).collect();
         for topic in &topics {
             topic.birth(&*storage.mount(hosts))?;
-            topic.history.lock().retention =
-                config.retention_bytes >= 0 || config.retention_ms < i64::from(i32::MAX);
         }
         *none.lock() = faults;
         storage.break_properties(broken);
@@ -105,6 +141,7 @@ impl Cluster {
             config,
             faults: none,
             is_busy,
+            transactions,
             hosts,
             processes: Mutex::new(Vec::new()),
             last_process: AtomicU32::new(0),

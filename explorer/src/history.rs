@@ -4,11 +4,27 @@
 //!
 //! - an offset holds one record, for ever, and a record stands at one offset;
 //! - what a leader of epoch e acknowledged or served lies below the end of what every leader of a higher epoch found;
-//! - the log start that a leader of epoch e told is not below any that a leader of a higher epoch begins with.
+//! - the log start that a leader of epoch e told is not below any that a leader of a higher epoch begins with; the same holds
+//!   for the last stable offset;
+//! - a record that is known and not there any more was compacted away as it may be ([`Promises`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use kaas_engine::types::Offset;
+
+use crate::names::{is_marker, is_tombstone, key};
 use crate::problem::Problem;
+use crate::transactions::{Fate, Outcomes};
+
+/// What compaction may do to a partition.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Promises {
+    /// Superseded records go, and those of aborted transactions.
+    pub compacts: bool,
+    /// Tombstones, and markers with nothing left of their transaction, go when they have been compacted twice. Else they stay
+    /// for longer than a run takes.
+    pub tombstones_go: bool,
+}
 
 /// The history of one partition.
 #[derive(Debug, Default)]
@@ -23,16 +39,43 @@ pub struct History {
     committed: BTreeMap<u32, i64>,
     /// Of each epoch: the highest log start that was told.
     log_starts: BTreeMap<u32, i64>,
+    /// What each leader found to be stable.
+    found_stable: BTreeMap<u32, i64>,
+    /// Of each epoch: the highest last stable offset that was told.
+    stable: BTreeMap<u32, i64>,
+    /// What became of transactions.
+    pub outcomes: Outcomes,
+    promises: Promises,
+    /// Tombstones that were sent, whether they arrived or not.
+    tombstones: BTreeSet<String>,
     /// The highest log start that anybody asked for.
     pub log_start_asked: i64,
     /// Retention may raise it further.
-    pub retention: bool,
+    retention: bool,
     /// For the statistics.
     pub acknowledged: u64,
     pub read: u64,
+    /// Segments that compaction replaced.
+    pub compacted: u64,
 }
 
 impl History {
+    /// Of a partition that was just made. With `retention`, the log start is raised without anybody asking.
+    pub fn new(promises: Promises, retention: bool) -> Self {
+        Self { promises, retention, ..Self::default() }
+    }
+
+    pub fn promises(&self) -> Promises {
+        self.promises
+    }
+
+    /// A record is about to be sent.
+    pub fn sends(&mut self, name: &str) {
+        if self.promises.tombstones_go && is_tombstone(name) {
+            self.tombstones.insert(name.to_owned());
+        }
+    }
+
     /// A record was acknowledged by, or read from, a leader.
     pub fn saw(&mut self, epoch: u32, offset: i64, value: &str, how: &str) -> Result<(), Problem> {
         let told = || format!("{how} at epoch {epoch}");
@@ -51,6 +94,7 @@ impl History {
                 told()
             )));
         }
+        self.outcomes.saw(offset, value);
         self.saw_committed(epoch, offset + 1, how)
     }
 
@@ -108,21 +152,91 @@ impl History {
 
     /// The last word: `records` is the whole log, which starts at `start`.
     pub fn check_all(&self, start: i64, records: &BTreeMap<i64, String>) -> Result<(), Problem> {
-        for (offset, (value, by)) in self.seen.range(start..) {
-            let found = records.get(offset);
-            if found != Some(value) {
+        self.check_missing(start, i64::MAX, records)
+    }
+
+    /// The name of what is known to have stood at an offset.
+    pub fn name_at(&self, offset: i64) -> Option<&str> {
+        self.seen.get(&offset).map(|(name, _)| name.as_str())
+    }
+
+    /// A leader has opened the log and found everything below `stable` to be stable.
+    pub fn found_stable(&mut self, epoch: u32, stable: i64) -> Result<(), Problem> {
+        self.found_stable.insert(epoch, stable);
+        match self.stable.range(..epoch).find(|(_, told)| **told > stable) {
+            Some((earlier, told)) => Err(stable_went_back(*earlier, *told, epoch, stable)),
+            None => Ok(()),
+        }
+    }
+
+    /// A leader has said that everything below `stable` is stable.
+    pub fn saw_stable(&mut self, epoch: u32, stable: Offset, log_start: Offset) -> Result<(), Problem> {
+        self.outcomes.check_stable(stable, log_start)?;
+        let known = self.stable.entry(epoch).or_insert(0);
+        *known = stable.0.max(*known);
+        match self.found_stable.range(epoch + 1..).find(|(_, found)| **found < stable.0) {
+            Some((later, found)) => Err(stable_went_back(epoch, stable.0, *later, *found)),
+            None => Ok(()),
+        }
+    }
+
+    /// `found` is everything that a reader was shown from `start` to `end`.
+    pub fn check_missing(&self, start: i64, end: i64, found: &BTreeMap<i64, String>) -> Result<(), Problem> {
+        if start >= end {
+            return Ok(());
+        }
+        let known = self.seen.range(start..end);
+        let mut newest = BTreeMap::new();
+        if self.promises.compacts {
+            let data = known.clone().filter(|(_, (name, _))| !is_marker(name));
+            let stays = data.filter(|(_, (name, _))| self.outcomes.fate(name) == Fate::Stays);
+            newest.extend(stays.map(|(offset, (name, _))| (key(name), *offset)));
+        }
+        for (offset, (name, by)) in known.filter(|(offset, _)| !found.contains_key(offset)) {
+            if !self.may_be_gone(*offset, name, &newest) {
+                let newest = newest.get(&key(name)).filter(|_| !is_marker(name));
                 return Err(Problem::Records(format!(
-                    "offset {offset} held {value} ({by}); at last {found:?}"
+                    "offset {offset} held {name} ({by}); there is nothing now, from {start} to {end} \
+                     (the newest of its key: {newest:?})"
                 )));
             }
         }
         Ok(())
     }
 
+    /// Whether compaction may have removed a record; `newest` are the newest offsets of all keys.
+    fn may_be_gone(&self, offset: i64, name: &str, newest: &BTreeMap<String, i64>) -> bool {
+        let Promises { compacts, tombstones_go } = self.promises;
+        if !compacts {
+            return false;
+        }
+        if is_marker(name) {
+            return tombstones_go;
+        }
+        match self.outcomes.fate(name) {
+            Fate::Open => return false,
+            Fate::Aborted => return true,
+            Fate::Stays => {}
+        }
+        let key = key(name);
+        // One that nobody was told of may have superseded it, and gone.
+        let unknown =
+            |tombstone: &String| !self.places.contains_key(tombstone) && crate::names::key(tombstone) == key;
+        newest.get(&key).is_some_and(|newest| *newest > offset)
+            || tombstones_go && (is_tombstone(name) || self.tombstones.iter().any(unknown))
+    }
+
     /// How many leaders there were.
     pub fn leaders(&self) -> usize {
         self.found.len()
     }
+}
+
+fn stable_went_back(earlier: u32, told: i64, later: u32, found: i64) -> Problem {
+    Problem::Transaction(format!(
+        "everything below offset {told} was stable at epoch {earlier}; the leader of epoch {later} has found only what is \
+         below {found} to be"
+    ))
 }
 
 #[cfg(test)]
@@ -175,5 +289,82 @@ mod tests {
         let some = BTreeMap::from([(1, "b".to_owned())]);
         history.check_all(1, &some).unwrap();
         assert_eq!(history.check_all(0, &some).unwrap_err().kind(), "records");
+    }
+
+    /// Names of one key: a value, another value, a tombstone.
+    fn of_one_key() -> (String, String, String) {
+        let names: Vec<String> = (0..500).map(|n| format!("1-{n}")).collect();
+        let tombstone = names.iter().find(|name| is_tombstone(name)).unwrap();
+        let mut values = names.iter().filter(|name| key(name) == key(tombstone) && !is_tombstone(name));
+        (values.next().unwrap().clone(), values.next().unwrap().clone(), tombstone.clone())
+    }
+
+    fn compacted(tombstones_go: bool, seen: &[&str]) -> History {
+        let promises = Promises { compacts: true, tombstones_go };
+        let mut history = History::new(promises, false);
+        history.opened(1, 0, 0).unwrap();
+        for (name, offset) in seen.iter().zip(0..) {
+            history.saw(1, offset, name, "acknowledged").unwrap();
+        }
+        history
+    }
+
+    fn left(offsets: &[(i64, &str)]) -> BTreeMap<i64, String> {
+        offsets.iter().map(|(offset, name)| (*offset, (*name).to_owned())).collect()
+    }
+
+    #[test]
+    fn what_compaction_may_remove_was_superseded() {
+        let (first, second, tombstone) = of_one_key();
+        let history = compacted(false, &[&first, &second]);
+        history.check_missing(0, 2, &left(&[(1, &second)])).unwrap();
+        history.check_missing(1, 2, &left(&[(1, &second)])).unwrap();
+        assert!(history.check_missing(0, 2, &left(&[(0, &first)])).is_err(), "the newest is gone");
+        assert!(
+            history.check_missing(0, 1, &left(&[])).is_err(),
+            "what supersedes it lies behind what was read"
+        );
+        let history = compacted(false, &[&first, &tombstone]);
+        assert!(history.check_missing(0, 2, &left(&[])).is_err(), "the tombstone was to stay");
+        compacted(true, &[&first, &tombstone]).check_missing(0, 2, &left(&[])).unwrap();
+        // Nobody was told of the tombstone.
+        let mut history = compacted(true, &[&first]);
+        assert!(history.check_missing(0, 1, &left(&[])).is_err());
+        history.sends(&tombstone);
+        history.check_missing(0, 1, &left(&[])).unwrap();
+        let history = History { promises: Promises::default(), ..compacted(true, &[&first, &second]) };
+        assert!(history.check_missing(0, 2, &left(&[(1, &second)])).is_err(), "nothing is compacted");
+    }
+
+    #[test]
+    fn records_of_aborted_transactions_supersede_nothing_and_go() {
+        let (first, second, _) = of_one_key();
+        // The same key, in a transaction.
+        let aborted = (0..500).map(|n| format!("7-{n}t1")).find(|name| key(name) == key(&first)).unwrap();
+        let mut history = compacted(false, &[&first, &second, &aborted, "abort:7:1"]);
+        let without = |offset: i64| {
+            let mut left = left(&[(1, &second), (2, &aborted), (3, "abort:7:1")]);
+            left.remove(&offset);
+            left
+        };
+        history.check_missing(0, 4, &without(0)).unwrap();
+        assert!(history.check_missing(0, 4, &without(2)).is_err(), "its transaction is open");
+        history.outcomes.decide(7, 1, kaas_engine::batch::Marker::Abort);
+        history.check_missing(0, 4, &without(2)).unwrap();
+        assert!(history.check_missing(0, 4, &without(1)).is_err(), "an aborted record supersedes nothing");
+        assert!(history.check_missing(0, 4, &without(3)).is_err(), "the marker was to stay");
+        history.promises.tombstones_go = true;
+        history.check_missing(0, 4, &without(3)).unwrap();
+    }
+
+    #[test]
+    fn what_was_stable_stays_stable() {
+        let mut history = history();
+        history.saw_stable(1, Offset(2), Offset(0)).unwrap();
+        assert_eq!(history.found_stable(2, 1).unwrap_err().kind(), "transaction");
+        let mut history = self::history();
+        history.found_stable(2, 1).unwrap();
+        assert_eq!(history.saw_stable(1, Offset(2), Offset(0)).unwrap_err().kind(), "transaction");
+        history.saw_stable(3, Offset(2), Offset(0)).unwrap();
     }
 }

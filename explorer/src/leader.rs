@@ -3,62 +3,26 @@
 
 use std::sync::Arc;
 
+use kaas_engine::batch::Marker;
 use kaas_engine::completion::Ticket;
-use kaas_engine::types::{Epoch, Offset};
+use kaas_engine::types::{Epoch, Offset, ProducerId};
 use kaas_engine::{
-    Acks, AppendError, AppendOptions, AppendOutcome, EngineError, Isolation, OpenPartition, Partition, Read,
-    ReadError, ReadRequest, State,
+    Acks, AppendError, AppendOptions, AppendOutcome, EngineError, Isolation, OpenPartition, Partition,
+    ReadError, State,
 };
 use parking_lot::Mutex;
 
 use crate::choices::Stream;
-use crate::clients::{Batch, decode, plain};
+use crate::clients::Batch;
 use crate::cluster::{Cluster, Topic};
+use crate::compaction;
+use crate::names::of_marker;
 use crate::problem::Problem;
 use crate::process::Process;
+use crate::reading::{Reading, read_all};
+use crate::records::plain;
+use crate::requests::{Request, requests};
 use crate::scheduler::{Dead, Until};
-
-/// What clients ask for; the first is nothing.
-#[derive(Debug, Clone, Copy)]
-enum Request {
-    Nothing,
-    Produce,
-    ProducePlain(Acks),
-    Fetch,
-    Status,
-    DeleteRecords,
-    Maintain,
-    Wait,
-}
-
-/// Some more often than others.
-const REQUESTS: &[Request] = &[
-    Request::Nothing,
-    Request::Produce,
-    Request::Produce,
-    Request::Produce,
-    Request::Produce,
-    Request::ProducePlain(Acks::Committed),
-    Request::ProducePlain(Acks::Written),
-    Request::Fetch,
-    Request::Fetch,
-    Request::Fetch,
-    Request::Status,
-    Request::DeleteRecords,
-    Request::Maintain,
-    Request::Wait,
-    Request::Wait,
-    Request::Wait,
-];
-
-/// Those of a busy partition.
-const BUSY: &[Request] = &[
-    Request::Nothing,
-    Request::Produce,
-    Request::ProducePlain(Acks::Committed),
-    Request::Produce,
-    Request::Fetch,
-];
 
 /// An append whose outcome is not known yet.
 struct Pending {
@@ -69,6 +33,7 @@ struct Pending {
 enum Sent {
     Batch(Batch),
     Plain { value: String, acks: Acks },
+    Marker { producer: i64, transaction: u32, name: String },
 }
 
 type PendingList = Arc<Mutex<Vec<Pending>>>;
@@ -128,6 +93,8 @@ pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -
             ));
             let found = topic.history.lock().opened(epoch.get(), status.log_start.0, status.high_watermark.0);
             cluster.check(found);
+            let found = topic.history.lock().found_stable(epoch.get(), status.last_stable.0);
+            cluster.check(found);
             process.keep(&partition);
             Some(partition)
         }
@@ -147,57 +114,6 @@ pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -
     }
 }
 
-/// Reads a partition from its log start to its high watermark, and checks what is read. The number of records.
-pub fn read_all(
-    cluster: &Cluster,
-    process: &Process,
-    topic: &Topic,
-    partition: &Arc<Partition>,
-    max_bytes: usize,
-    mut show: impl FnMut(i64, String),
-) -> Result<(), ReadError> {
-    let epoch = partition.epoch().get();
-    let mut from = partition.status().log_start;
-    loop {
-        let request = ReadRequest {
-            from,
-            max_bytes,
-            at_least_one: true,
-            isolation: Isolation::ReadUncommitted,
-            file_ranges: false,
-        };
-        let fetched = match partition.read(request)? {
-            Read::Ready(fetched) => fetched,
-            Read::Blocking(read) => read.run()?,
-        };
-        if process.is_dead() {
-            return Ok(());
-        }
-        let records = match decode(&fetched) {
-            Ok(records) => records,
-            Err(error) => {
-                cluster.scheduler.report(Problem::Damaged(format!(
-                    "fetched from offset {from} at epoch {epoch}: {error}"
-                )));
-                return Ok(());
-            }
-        };
-        let Some((last, _)) = records.last() else { return Ok(()) };
-        let next = Offset(last + 1);
-        for (offset, value) in records.into_iter().filter(|(offset, _)| *offset >= from.0) {
-            {
-                let mut history = topic.history.lock();
-                history.read += 1;
-                let saw = history.saw(epoch, offset, &value, "read");
-                drop(history);
-                cluster.check(saw);
-            }
-            show(offset, value);
-        }
-        from = next;
-    }
-}
-
 impl Leader {
     fn topic(&self) -> Option<&Topic> {
         self.cluster.topics.get(self.topic)
@@ -207,12 +123,13 @@ impl Leader {
         let scheduler = &self.cluster.scheduler;
         let Some(topic) = self.topic() else { return Ok(()) };
         let Some(partition) = open(&self.cluster, &self.process, topic, self.epoch) else { return Ok(()) };
-        for _ in 0..4 + scheduler.below(self.script, 12) {
+        // It takes some records, and some rounds, until something is compacted away.
+        let (least, more) = if self.cluster.config.compact { (8, 32) } else { (4, 12) };
+        for _ in 0..least + scheduler.below(self.script, more) {
             if scheduler.has_problems() {
                 return Ok(());
             }
-            let requests = if self.cluster.is_busy { BUSY } else { REQUESTS };
-            let request = scheduler.pick(self.script, requests).unwrap_or(Request::Nothing);
+            let request = scheduler.pick(self.script, requests(&self.cluster)).unwrap_or(Request::Nothing);
             scheduler.step(&format_args!("client: {request:?}"))?;
             self.serve(topic, &partition, request)?;
             self.take_answers(topic)?;
@@ -238,14 +155,30 @@ impl Leader {
             Request::Produce => self.produce(topic, partition),
             Request::ProducePlain(acks) => {
                 let value = topic.unique_value();
-                if let Ok(batch) = plain(&value, self.cluster.client_time()) {
+                topic.history.lock().sends(&value);
+                if let Ok(batch) = plain(&value, topic.form, self.cluster.client_time()) {
                     let options = AppendOptions { acks, ..AppendOptions::default() };
                     if let Ok(ticket) = partition.append(&batch, options) {
                         self.pending.lock().push(Pending { what: Sent::Plain { value, acks }, ticket });
                     }
                 }
             }
-            Request::Fetch => self.fetch(topic, partition)?,
+            Request::Fetch => self.fetch(topic, partition, None, Isolation::ReadUncommitted)?,
+            Request::FetchFrom(isolation) => {
+                let status = partition.status();
+                let span = u64::try_from(status.high_watermark.0 - status.log_start.0).unwrap_or(0);
+                let skipped = self.cluster.scheduler.below(self.script, span + 1);
+                let from = status.log_start.plus(i64::try_from(skipped).unwrap_or(0));
+                // From the beginning, as often as not.
+                let from = self.cluster.scheduler.pick(self.script, &[None, Some(from)]).flatten();
+                self.fetch(topic, partition, from, isolation)?;
+            }
+            Request::Transact => self.transact(topic, partition),
+            Request::EndTransaction => self.end_transaction(topic, partition),
+            Request::Compact => {
+                // Not waited for.
+                drop(compaction::begin(&self.cluster, &self.process, self.topic, partition));
+            }
             Request::Status => self.look(topic, partition),
             Request::DeleteRecords => self.delete(topic, partition)?,
             Request::Maintain => {
@@ -275,8 +208,50 @@ impl Leader {
         }
         let sent = producer.to_send();
         drop(producers);
-        for batch in sent {
-            let Ok(bytes) = batch.encode(self.cluster.client_time()) else { return };
+        self.send(topic, partition, sent);
+    }
+
+    /// The same, by a transactional one.
+    fn transact(&self, topic: &Topic, partition: &Arc<Partition>) {
+        let scheduler = &self.cluster.scheduler;
+        let mut transactional = topic.transactional.lock();
+        let count = transactional.len();
+        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
+        let Some(producer) = transactional.get_mut(chosen) else { return };
+        for _ in 0..1 + scheduler.below(self.script, 2) {
+            producer.make(1 + i32::try_from(scheduler.below(self.script, 3)).unwrap_or(0));
+        }
+        let sent = producer.producer.to_send();
+        drop(transactional);
+        self.send(topic, partition, sent);
+    }
+
+    /// A coordinator ends a transaction, if there is one to be ended.
+    fn end_transaction(&self, topic: &Topic, partition: &Arc<Partition>) {
+        let scheduler = &self.cluster.scheduler;
+        let mut transactional = topic.transactional.lock();
+        let count = transactional.len();
+        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
+        let Some(producer) = transactional.get_mut(chosen) else { return };
+        let markers = [Marker::Commit, Marker::Abort];
+        let choose = || scheduler.pick(self.script, &markers).unwrap_or(Marker::Commit);
+        let Some((transaction, end)) = producer.end(choose) else { return };
+        let id = producer.producer.id();
+        topic.history.lock().outcomes.decide(id, transaction, end.marker);
+        let name = of_marker(ProducerId(id), end);
+        match partition.append_marker(ProducerId(id), 0, end) {
+            Ok(ticket) => {
+                let what = Sent::Marker { producer: id, transaction, name };
+                self.pending.lock().push(Pending { what, ticket });
+            }
+            Err(error) => scheduler.note(&format_args!("{name}: {error}")),
+        }
+    }
+
+    fn send(&self, topic: &Topic, partition: &Arc<Partition>, batches: Vec<Batch>) {
+        for batch in batches {
+            batch.names().for_each(|name| topic.history.lock().sends(&name));
+            let Ok(bytes) = batch.encode(topic.form, self.cluster.client_time()) else { return };
             match partition.append(&bytes, AppendOptions::default()) {
                 Ok(ticket) => self.pending.lock().push(Pending { what: Sent::Batch(batch), ticket }),
                 Err(error) => return self.cluster.scheduler.note(&format_args!("{batch:?}: {error}")),
@@ -312,7 +287,8 @@ impl Leader {
             // Written, no more: it may be lost.
             Sent::Plain { acks: Acks::Written | Acks::None, .. } => return,
             Sent::Plain { value, .. } => vec![value.clone()],
-            Sent::Batch(batch) => batch.values().collect(),
+            Sent::Batch(batch) => batch.names().collect(),
+            Sent::Marker { name, .. } => vec![name.clone()],
         };
         self.cluster.scheduler.note(&format_args!("acknowledged at {base_offset}: {values:?}"));
         for (value, offset) in values.iter().zip(base_offset..) {
@@ -322,24 +298,33 @@ impl Leader {
             drop(history);
             self.cluster.check(saw);
         }
-        if let Sent::Batch(batch) = what {
-            for producer in topic.producers.lock().iter_mut() {
-                producer.acknowledged(batch, base_offset);
+        match what {
+            Sent::Batch(batch) => {
+                topic.for_each_producer(|producer| producer.acknowledged(batch, base_offset));
             }
+            Sent::Marker { producer, transaction, .. } => topic.ended(*producer, *transaction),
+            Sent::Plain { .. } => {}
         }
     }
 
     fn refused(&self, what: &Sent, error: &AppendError) {
         let what = match what {
             Sent::Batch(batch) => format!("{batch:?}"),
-            Sent::Plain { value, .. } => value.clone(),
+            Sent::Plain { value: name, .. } | Sent::Marker { name, .. } => name.clone(),
         };
         self.cluster.scheduler.note(&format_args!("refused: {what}: {error}"));
     }
 
-    fn fetch(&self, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
+    fn fetch(
+        &self,
+        topic: &Topic,
+        partition: &Arc<Partition>,
+        from: Option<Offset>,
+        isolation: Isolation,
+    ) -> Result<(), Dead> {
         let max_bytes = self.cluster.scheduler.pick(self.script, &[1 << 20, 1, 300]).unwrap_or(1);
-        match read_all(&self.cluster, &self.process, topic, partition, max_bytes, |_, _| {}) {
+        let reading = Reading { from, max_bytes, isolation };
+        match read_all(&self.cluster, &self.process, topic, partition, reading, |_, _| {}) {
             Err(error @ ReadError::Damaged { .. }) if !self.process.is_dead() => {
                 let text = format!("{} at epoch {}: {error}", topic.identity.topic, self.epoch);
                 self.cluster.scheduler.report(Problem::Damaged(text));
@@ -357,6 +342,8 @@ impl Leader {
         }
         self.saw_log_start(topic, status.log_start);
         let saw = topic.history.lock().saw_committed(self.epoch.get(), status.high_watermark.0, "status");
+        self.cluster.check(saw);
+        let saw = topic.history.lock().saw_stable(self.epoch.get(), status.last_stable, status.log_start);
         self.cluster.check(saw);
     }
 

@@ -11,6 +11,8 @@ pub enum Problem {
     Bounds(String),
     /// An idempotent producer's batch was refused, or appended twice.
     Producer(String),
+    /// A record of an open or aborted transaction is shown as if it were committed, or one that is committed is not.
+    Transaction(String),
     /// The state of a slot is not what its coordinators acknowledged.
     Journal(String),
     /// A leader could not open, or read, what no fault has damaged.
@@ -34,6 +36,7 @@ impl Problem {
             Self::Records(_) => "records",
             Self::Bounds(_) => "bounds",
             Self::Producer(_) => "producer",
+            Self::Transaction(_) => "transaction",
             Self::Journal(_) => "journal",
             Self::Damaged(_) => "damaged",
             Self::Verify(_) => "verify",
@@ -52,6 +55,7 @@ impl fmt::Display for Problem {
             Self::Records(text)
             | Self::Bounds(text)
             | Self::Producer(text)
+            | Self::Transaction(text)
             | Self::Journal(text)
             | Self::Damaged(text)
             | Self::Verify(text)

@@ -157,6 +157,11 @@ impl Driver for Life {
             self.slept_ns.fetch_add(ns, Ordering::Relaxed);
         }
     }
+
+    fn wait(&self, is_done: Box<dyn Fn() -> bool + Send>) {
+        // In a dead process nothing is done any more.
+        let _ = self.scheduler.leave(Until::True(is_done));
+    }
 }
 
 impl Clock for Life {

@@ -34,6 +34,8 @@ pub struct Counts {
     pub leaders: u64,
     pub acknowledged: u64,
     pub read: u64,
+    /// Segments that compaction replaced.
+    pub compacted: u64,
 }
 
 impl Counts {
@@ -42,6 +44,7 @@ impl Counts {
         self.leaders += other.leaders;
         self.acknowledged += other.acknowledged;
         self.read += other.read;
+        self.compacted += other.compacted;
     }
 }
 
@@ -76,6 +79,7 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         config,
         faults,
         is_busy: scenario.busy,
+        transactions: scenario.transactions,
     };
     let cluster = match Cluster::new(scheduler, setup) {
         Ok(cluster) => cluster,
@@ -107,6 +111,7 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         counts.leaders += history.leaders() as u64;
         counts.acknowledged += history.acknowledged;
         counts.read += history.read;
+        counts.compacted += history.compacted;
     }
     (scheduler.finish(), counts)
 }

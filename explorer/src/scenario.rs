@@ -31,6 +31,10 @@ pub struct Scenario {
     pub unsynced: bool,
     /// Segments are deleted by size and by time.
     pub retention: bool,
+    /// Some producers are transactional, and consumers read what is committed.
+    pub transactions: bool,
+    /// The topic is compacted: records have keys, segments are small, and rounds of compaction run beside everything else.
+    pub compaction: bool,
     /// Clients do little but produce, and a cycle takes one batch: several are under way at once.
     pub busy: bool,
     /// Properties that the volume does not keep.
@@ -54,6 +58,8 @@ const ORDINARY: Scenario = Scenario {
     endings: &[Ending::Killed],
     unsynced: false,
     retention: false,
+    transactions: false,
+    compaction: false,
     busy: false,
     broken: Broken::NOTHING,
 };
@@ -197,6 +203,96 @@ pub const SCENARIOS: &[Scenario] = &[
         endings: &[Ending::Killed, Ending::LostPower],
         ..ORDINARY
     },
+    Scenario {
+        name: "transactions",
+        about: "transactions that are committed and aborted, under takeovers and losses of power",
+        events: LOCAL_EVENTS,
+        event_count: (4, 6),
+        faults: &[
+            NONE,
+            Faults { kill: 300, ..NONE },
+            Faults { fence: 8, ..NONE },
+            Faults { full: 8, ..NONE },
+        ],
+        endings: &[Ending::Killed, Ending::LostPower],
+        transactions: true,
+        ..ORDINARY
+    },
+    Scenario {
+        name: "compaction",
+        about: "a compacted topic, with transactions, on a disk that loses power",
+        file_systems: &[FileSystem::Local],
+        events: LOCAL_EVENTS,
+        event_count: (5, 6),
+        faults: &[
+            NONE,
+            Faults { kill: 300, ..NONE },
+            Faults { kill: 60, ..NONE },
+            Faults { full: 8, ..NONE },
+            Faults { any: 100, ..NONE },
+        ],
+        endings: &[Ending::LostPower, Ending::Killed],
+        transactions: true,
+        compaction: true,
+        ..ORDINARY
+    },
+    Scenario {
+        name: "compactionsteps",
+        about: "a round of compaction that loses power at its first step, at its second, and so on",
+        file_systems: &[FileSystem::Local],
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
+        event_count: (3, 4),
+        endings: &[Ending::CompactionLosesPower],
+        transactions: true,
+        compaction: true,
+        ..ORDINARY
+    },
+    Scenario {
+        name: "compactionhosts",
+        about: "a compacted topic, with transactions, on hosts that crash, are cut off, and go on after they were deposed",
+        hosts: 3,
+        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
+        events: HOST_EVENTS,
+        event_count: (5, 6),
+        faults: &[
+            NONE,
+            Faults { kill: 300, ..NONE },
+            Faults { fence: 8, ..NONE },
+            Faults { sync: 40, ..NONE },
+            Faults { any: 100, ..NONE },
+        ],
+        endings: &[Ending::Killed, Ending::LostPower],
+        transactions: true,
+        compaction: true,
+        ..ORDINARY
+    },
+];
+
+/// Events on one host's disk.
+const LOCAL_EVENTS: &[Event] = &[
+    Event::Nothing,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Kill,
+    Event::Pause,
+    Event::LosePower,
+];
+
+/// Events of several hosts and their server.
+const HOST_EVENTS: &[Event] = &[
+    Event::Nothing,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Kill,
+    Event::Pause,
+    Event::CrashHost,
+    Event::CutOff,
+    Event::CrashServer,
 ];
 
 /// What breaks if the volume does not keep its word; beside the same on one that does. Problems are expected, so these are
@@ -287,6 +383,17 @@ impl Scenario {
         if self.retention {
             config.retention_bytes = pick(scheduler, -1, &[0, 400]);
             config.retention_ms = pick(scheduler, 86_400_000, &[0, 300]);
+        }
+        if self.compaction {
+            config.compact = true;
+            config.segment_bytes = pick(scheduler, 400, &[250, 800]);
+            config.delete = pick(scheduler, false, &[true]);
+            config.retention_bytes = pick(scheduler, -1, &[-1, 600]);
+            config.delete_retention_ms = pick(scheduler, 86_400_000, &[0]);
+            config.min_compaction_lag_ms = pick(scheduler, 0, &[0, 0, 0, 0, 86_400_000]);
+            config.max_compaction_lag_ms = pick(scheduler, i64::MAX, &[200]);
+            // Room for three keys: a round comes no further than they do.
+            settings.cleaner.dedupe_buffer_bytes = pick(scheduler, 128 << 20, &[128 << 20, 200]);
         }
         (settings, config)
     }

@@ -98,6 +98,56 @@ fn cutting_whole_batches_off_a_doubtful_tail_is_found() {
     caught(Bug::CutDoubtfulTail, "faults", 4000);
 }
 
+#[test]
+fn serving_open_transactions_is_found() {
+    caught(Bug::ServeOpenTransactions, "transactions", 100);
+}
+
+#[test]
+fn a_transaction_that_is_stable_before_its_marker_is_committed_is_found() {
+    caught(Bug::StableBeforeCommitted, "transactions", 2000);
+}
+
+#[test]
+fn not_indexing_aborted_transactions_is_found() {
+    caught(Bug::AbortedNotIndexed, "transactions", 100);
+}
+
+#[test]
+fn unlinking_compacted_segments_before_the_manifest_is_durable_is_found() {
+    caught(Bug::UnlinkCompacted, "compaction", 1000);
+}
+
+#[test]
+fn naming_a_rewritten_segment_that_is_not_synced_is_found() {
+    caught(Bug::NoSyncOfRewritten, "compaction", 1000);
+}
+
+#[test]
+fn exchanging_segments_without_a_look_at_the_fence_is_found() {
+    caught(Bug::ExchangeWithoutFence, "compactionhosts", 2000);
+}
+
+#[test]
+fn compacting_past_the_last_stable_offset_is_found() {
+    caught(Bug::CompactPastStable, "compaction", 500);
+}
+
+#[test]
+fn records_of_aborted_transactions_that_supersede_others_are_found() {
+    caught(Bug::AbortedSupersede, "compaction", 500);
+}
+
+#[test]
+fn removing_tombstones_at_once_is_found() {
+    caught(Bug::TombstonesAtOnce, "compaction", 500);
+}
+
+#[test]
+fn forgetting_producers_is_found() {
+    caught(Bug::ForgetProducers, "compaction", 500);
+}
+
 /// A failure becomes a line of a few decisions that fails in the same way.
 #[test]
 fn a_failure_is_shrunk() {

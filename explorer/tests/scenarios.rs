@@ -15,7 +15,7 @@ fn explore_a_share(name: &str, share: u64) {
     let seeds: u64 =
         std::env::var("KAAS_EXPLORER_SEEDS").map_or(40, |seeds| seeds.parse().expect("a number"));
     let seeds = seeds.div_ceil(share);
-    let (mut leaders, mut acknowledged, mut read) = (0, 0, 0);
+    let (mut leaders, mut acknowledged, mut read, mut compacted) = (0, 0, 0, 0);
     for seed in 0..seeds {
         let outcome = run(&Line { scenario: scenario.name.to_owned(), seed, kept: None }, false).unwrap();
         assert!(
@@ -27,11 +27,13 @@ fn explore_a_share(name: &str, share: u64) {
         leaders += outcome.counts.leaders;
         acknowledged += outcome.counts.acknowledged;
         read += outcome.counts.read;
+        compacted += outcome.counts.compacted;
     }
     assert!(
         leaders >= 2 * seeds && acknowledged >= 4 * seeds && read >= 10 * seeds,
         "{leaders} {acknowledged} {read}"
     );
+    assert!(!scenario.compaction || compacted >= 2 * seeds, "{compacted} segments compacted");
 }
 
 #[test]
@@ -78,4 +80,25 @@ fn unsynced_commits() {
 #[test]
 fn several_partitions_in_a_process() {
     explore("crowd");
+}
+
+#[test]
+fn transactions() {
+    explore("transactions");
+}
+
+#[test]
+fn compaction() {
+    explore("compaction");
+}
+
+#[test]
+fn compactions_that_lose_power_at_every_step() {
+    // Each has some hundred recoveries in it.
+    explore_a_share("compactionsteps", 20);
+}
+
+#[test]
+fn compaction_on_hosts() {
+    explore("compactionhosts");
 }

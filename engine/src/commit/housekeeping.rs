@@ -292,6 +292,12 @@ impl Partition {
             return Ok(());
         }
         self.still_leading()?;
+        self.unlink_garbage(writer);
+        Ok(())
+    }
+
+    /// The same, once the fence was read.
+    pub(crate) fn unlink_garbage(&self, writer: &mut Writer) {
         let _call = self.watch_call();
         let remove = |path: &PathBuf| match writer.substrate.remove_file(path) {
             Err(error) if !error.is_not_found() => {
@@ -303,7 +309,6 @@ impl Partition {
         let mut garbage = std::mem::take(&mut writer.garbage);
         garbage.retain(remove);
         writer.garbage = garbage;
-        Ok(())
     }
 
     /// The fence, for everything but commits. A deposed leader ends here.

@@ -194,6 +194,7 @@ impl Writer {
             indexes.append(header, active.segment.bytes());
             if let Some(ended) = self.producers.replay(header, staged.marker)
                 && ended.aborted
+                && !planted(Bug::AbortedNotIndexed)
             {
                 indexes.append_aborted(&ended);
             }

@@ -20,6 +20,7 @@ use crate::batch::{
     BatchError, BatchHeader, DecodeLimits, Record, Retained, emptied, read_marker, retain_records,
 };
 use crate::index::AbortedTransaction;
+use crate::planted::{Bug, planted};
 use crate::producer_state::{NO_EPOCH, ProducerStates};
 use crate::types::{Offset, ProducerId, Timestamp};
 
@@ -123,7 +124,8 @@ impl Filter<'_> {
         }
         let Some(key) = &record.key else { return false };
         let newest = self.map.get(key).is_none_or(|newest| record.offset >= newest);
-        newest && (record.value.is_some() || !self.is_past_horizon(header))
+        let expired = self.is_past_horizon(header) || planted(Bug::TombstonesAtOnce);
+        newest && (record.value.is_some() || !expired)
     }
 
     fn is_past_horizon(&self, header: &BatchHeader) -> bool {
@@ -131,6 +133,9 @@ impl Filter<'_> {
     }
 
     fn is_last_of_producer(&self, header: &BatchHeader) -> bool {
+        if planted(Bug::ForgetProducers) {
+            return false;
+        }
         match header.producer_id.and_then(|id| self.producers.get(&id)) {
             Some(LastOf::Data(offset)) => !header.is_control() && header.last_offset() == *offset,
             Some(LastOf::Marker(epoch)) => header.is_control() && header.producer_epoch == *epoch,

@@ -67,6 +67,11 @@ impl OffsetMap {
         self.used
     }
 
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.slots.len() * SLOT_BYTES
+    }
+
     /// Up to which offset (inclusive) every record is in.
     pub(super) fn latest(&self) -> Option<Offset> {
         self.latest

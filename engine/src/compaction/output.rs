@@ -19,6 +19,7 @@ use crate::log::indexes::LogIndexes;
 use crate::log::names::{SegmentFile, SegmentName};
 use crate::log::segment::{Segment, SegmentState};
 use crate::manifest::{IndexLengths, LeaderEpoch};
+use crate::planted::{Bug, planted};
 use crate::types::Timestamp;
 
 /// Where a round writes to, and how.
@@ -98,7 +99,9 @@ impl<'a> Output<'a> {
     pub(super) fn finish(mut self, leader_epochs: Vec<LeaderEpoch>) -> Result<Arc<Segment>, EngineError> {
         self.flush()?;
         self.indexes.finish();
-        self.file.sync_data()?;
+        if !planted(Bug::NoSyncOfRewritten) {
+            self.file.sync_data()?;
+        }
         let segment = Segment::rewritten(self.name, self.volume.dir, self.state, leader_epochs);
         let images = self.indexes.images();
         let Volume { substrate, dir, .. } = self.volume;

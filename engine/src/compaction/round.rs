@@ -18,6 +18,7 @@ use crate::log::names::SegmentName;
 use crate::log::partition::{Partition, Request};
 use crate::log::segment::Segment;
 use crate::manifest::LeaderEpoch;
+use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::types::{Offset, ProducerId, Timestamp};
 
@@ -34,6 +35,8 @@ pub struct Compacted {
     pub bytes_after: u64,
     /// Keys that the map held.
     pub keys: usize,
+    /// Bytes of the map.
+    pub map_bytes: usize,
     /// Everything below is compacted now.
     pub first_dirty: Offset,
 }
@@ -61,7 +64,7 @@ impl Partition {
         if !config.compact || !self.cleaner.is_idle(self.shared.elapsed_ms()) {
             return Ok(None);
         }
-        let compactable = told(self.compactable())?;
+        let compactable = self.told(self.compactable())?;
         let mut first_timestamps = Vec::new();
         if config.max_compaction_lag_ms < i64::MAX {
             for segment in compactable.dirty() {
@@ -94,7 +97,7 @@ impl Partition {
         let not_before = match &outcome {
             Ok(_) | Err(EngineError::Closed | EngineError::Deposed { .. }) => None,
             Err(error) => {
-                tracing::warn!(dir = %self.dir.display(), %error, retry_ms,
+                tracing::warn!(dir = %self.dir.display(), %error, retry_ms, hint = hint(error),
                     "compaction failed: the partition is left uncompacted for now");
                 Some(self.shared.elapsed_ms().saturating_add(retry_ms))
             }
@@ -107,6 +110,11 @@ impl Partition {
         self.request(|done| Request::Compactable { done })
     }
 
+    /// Waits for what the worker has to say.
+    fn told<T: Send + 'static>(&self, ticket: Ticket<Result<T, EngineError>>) -> Result<T, EngineError> {
+        self.shared.time.wait(ticket).unwrap_or(Err(EngineError::Closed))
+    }
+
     /// The largest timestamp of a segment's first batch.
     fn first_timestamp(&self, segment: &Arc<Segment>) -> Result<Option<Timestamp>, EngineError> {
         let open = self.open_segment(segment)?;
@@ -117,7 +125,7 @@ impl Partition {
     }
 
     fn round(self: &Arc<Self>, config: &LogConfig) -> Result<Compacted, EngineError> {
-        let compactable = told(self.compactable())?;
+        let compactable = self.told(self.compactable())?;
         let now = self.shared.clock.now();
         let goes_on = || {
             let core = self.core.lock();
@@ -197,7 +205,7 @@ impl Round<'_> {
                 if header.is_control() {
                     let marker = read_marker(&batch).map_err(|error| batches.damaged(&error))?;
                     transactions.control(&header, marker);
-                } else if !transactions.data(&header) {
+                } else if !transactions.data(&header) || planted(Bug::AbortedSupersede) {
                     let records = decode_records(&batch, &limits).map_err(|error| batches.damaged(&error))?;
                     for record in records {
                         let record = record.map_err(|error| batches.damaged(&error))?;
@@ -238,7 +246,7 @@ impl Round<'_> {
             limits: DecodeLimits::default(),
         };
         let mut transactions = Transactions::new(self.aborted.clone());
-        let mut compacted = Compacted { keys: map.len(), ..Compacted::default() };
+        let mut compacted = Compacted { keys: map.len(), map_bytes: map.bytes(), ..Compacted::default() };
         let groups = groups(sources, self.config);
         for (number, group) in groups.iter().enumerate() {
             let group = sources.get(group.clone()).unwrap_or_default();
@@ -246,7 +254,7 @@ impl Round<'_> {
             let first_dirty = (number + 1 == groups.len()).then_some(compacted_up_to);
             let bytes = output.bytes();
             let exchange = Exchange { sources: group.to_vec(), output, first_dirty };
-            match told(self.partition.exchange(exchange))? {
+            match self.partition.told(self.partition.exchange(exchange))? {
                 Exchanged::Done => {}
                 Exchanged::SourcesGone => return Ok(compacted),
             }
@@ -320,6 +328,16 @@ impl Round<'_> {
     }
 }
 
+/// What an operator can do about a round that failed.
+fn hint(error: &EngineError) -> Option<&'static str> {
+    match error {
+        EngineError::Damaged { .. } => Some("kaas-engine verify says what is damaged, and mends what can be"),
+        // Says so itself.
+        EngineError::DedupeBufferTooSmall { .. } => None,
+        _ => Some("look at the volume: is it full, can it be written?"),
+    }
+}
+
 /// The leader epochs of the batches of a group, and where each begins.
 fn leader_epochs(group: &[Arc<Segment>]) -> Vec<LeaderEpoch> {
     let mut epochs: Vec<LeaderEpoch> = Vec::new();
@@ -329,9 +347,4 @@ fn leader_epochs(group: &[Arc<Segment>]) -> Vec<LeaderEpoch> {
         }
     }
     epochs
-}
-
-/// Waits for what the worker has to say.
-fn told<T>(ticket: Ticket<Result<T, EngineError>>) -> Result<T, EngineError> {
-    ticket.wait().unwrap_or(Err(EngineError::Closed))
 }

@@ -26,6 +26,7 @@ use crate::error::EngineError;
 use crate::log::names::SegmentFile;
 use crate::log::partition::{Partition, Request};
 use crate::log::segment::Segment;
+use crate::planted::{Bug, planted};
 use crate::types::Offset;
 
 /// Segments that are to be replaced by a copy, which is durable.
@@ -84,7 +85,12 @@ impl Partition {
         let before = writer.manifest.first_dirty_offset;
         let compacted = first_dirty.map_or(before, |offset| offset.0.max(before));
         writer.manifest.first_dirty_offset = compacted;
-        let settled = self.write_manifest_of(writer, &list, false).and_then(|()| self.still_leading());
+        if planted(Bug::UnlinkCompacted) {
+            writer.garbage.extend(sources.iter().flat_map(files));
+            self.unlink_garbage(writer);
+        }
+        let still_leading = || if planted(Bug::ExchangeWithoutFence) { Ok(()) } else { self.still_leading() };
+        let settled = self.write_manifest_of(writer, &list, false).and_then(|()| still_leading());
         if let Err(error) = settled {
             writer.manifest.first_dirty_offset = before;
             writer.unsettled.extend(files(output));
@@ -98,6 +104,9 @@ impl Partition {
             writer.garbage.extend(files(source));
         }
         writer.remove_replaced();
+        if planted(Bug::ExchangeWithoutFence) {
+            self.unlink_garbage(writer);
+        }
         // What cannot be removed now is left to the next round of maintenance.
         let _ = self.remove_garbage(writer);
         Ok(Exchanged::Done)

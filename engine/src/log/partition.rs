@@ -142,6 +142,11 @@ impl Partition {
         Arc::clone(&self.core.lock().config)
     }
 
+    /// A copy of what is known of the producers, what is staged included.
+    pub fn producers(&self) -> ProducerStates {
+        self.core.lock().producers.clone()
+    }
+
     /// How long the system call under way has taken, in milliseconds, if that is longer than the stall limit.
     pub fn stalled_ms(&self) -> Option<u64> {
         let now = self.shared.elapsed_ms();

@@ -20,6 +20,7 @@ mod undo;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::batch::{BatchHeader, EndMarker, Marker};
+use crate::planted::{Bug, planted};
 use crate::types::{Offset, ProducerId, Timestamp};
 
 pub use check::{Checks, Verdict, Verification};
@@ -105,8 +106,8 @@ impl ProducerStates {
     /// watermark. `None` if all is stable. May lie below the log start, if records were deleted.
     pub fn first_unstable_offset(&self) -> Option<Offset> {
         let open = self.open.keys().next();
-        let ended = self.ended.keys().next();
-        open.into_iter().chain(ended).min().copied()
+        let ended = self.ended.keys().next().filter(|_| !planted(Bug::StableBeforeCommitted));
+        open.into_iter().chain(ended).filter(|_| !planted(Bug::ServeOpenTransactions)).min().copied()
     }
 
     /// Tells that everything below `high_watermark` is committed: ended transactions there become stable.

@@ -95,8 +95,8 @@ fn replay(arguments: &Arguments, line: &Line) -> Result<ExitCode, String> {
         outcome.trace.iter().for_each(|step| println!("{step}"));
         let counts = outcome.counts;
         println!(
-            "{line}\n{} steps, {} leaders, {} records acknowledged, {} read; trace {:016x}",
-            counts.steps, counts.leaders, counts.acknowledged, counts.read, outcome.hash
+            "{line}\n{} steps, {} leaders, {} records acknowledged, {} read, {} segments compacted; trace {:016x}",
+            counts.steps, counts.leaders, counts.acknowledged, counts.read, counts.compacted, outcome.hash
         );
         outcome.problems.iter().for_each(|problem| println!("{problem}"));
     }
@@ -112,6 +112,7 @@ fn describe(outcome: &Outcome) -> serde_json::Value {
         "leaders": outcome.counts.leaders,
         "acknowledged": outcome.counts.acknowledged,
         "read": outcome.counts.read,
+        "compacted": outcome.counts.compacted,
         "trace_hash": format!("{:016x}", outcome.hash),
     })
 }
@@ -181,14 +182,15 @@ fn per_minute(runs: u64, elapsed: Duration) -> u64 {
 fn print_text(explored: &Explored, shrunk: &[Shrunk], elapsed: Duration) {
     let counts = explored.counts;
     println!(
-        "{} runs in {:.1} s ({} a minute): {} steps, {} leaders, {} records acknowledged, {} read",
+        "{} runs in {:.1} s ({} a minute): {} steps, {} leaders, {} records acknowledged, {} read, {} segments compacted",
         explored.runs,
         elapsed.as_secs_f64(),
         per_minute(explored.runs, elapsed),
         counts.steps,
         counts.leaders,
         counts.acknowledged,
-        counts.read
+        counts.read,
+        counts.compacted
     );
     for (failed, shrunk) in explored.failures.iter().zip(shrunk) {
         println!("\n{}", failed.line);
