@@ -18,6 +18,7 @@ pub enum Outcome {
     LedAnew,
     DoesNotOpen,
     DoesNotStart,
+    NotCompacted,
 }
 
 impl Outcome {
@@ -30,6 +31,7 @@ impl Outcome {
             "led anew" => Self::LedAnew,
             "does not open" => Self::DoesNotOpen,
             "does not start" => Self::DoesNotStart,
+            "not compacted" => Self::NotCompacted,
             other => panic!("the document says {other:?}"),
         }
     }

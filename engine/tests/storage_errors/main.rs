@@ -8,6 +8,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::cast_possible_wrap, clippy::cast_sign_loss, clippy::cast_possible_truncation)]
 
+#[path = "../support/compacting.rs"]
+mod compacting;
+mod compaction;
 mod harness;
 mod journal;
 mod partition;
@@ -20,6 +23,11 @@ use harness::walk;
 #[test]
 fn partitions_do_what_the_document_says() {
     walk("Partitions", partition::CASES);
+}
+
+#[test]
+fn compaction_does_what_the_document_says() {
+    walk("Compaction", compaction::CASES);
 }
 
 #[test]
