@@ -33,7 +33,10 @@ fn everything_is_measured_and_the_directory_left_as_it_was() {
     fs::create_dir(&left).unwrap();
     fs::write(left.join("raw-0"), "left by a crash").unwrap();
     fs::write(dir.path().join("neighbour"), "kept").unwrap();
-    let output = bench(dir.path(), &[SHORT, &["--takeover", "60MiB,10MiB", "--json"]].concat());
+    let output = bench(
+        dir.path(),
+        &[SHORT, &["--takeover", "60MiB,10MiB", "--compaction", "8MiB", "--json"]].concat(),
+    );
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["format"], &report["substrate"]), (&1.into(), &"local".into()));
@@ -65,6 +68,17 @@ fn everything_is_measured_and_the_directory_left_as_it_was() {
         let at = |what: &str| takeover[what]["median"].as_f64().unwrap();
         assert!(0.0 < at("open_ms") && at("open_ms") <= at("first_acknowledged_ms"), "{takeover}");
     }
+    let compactions = report["compactions"].as_array().unwrap();
+    assert_eq!(compactions.len(), 1);
+    let at = |what: &str| compactions[0][what].as_u64().unwrap();
+    // All but the last segment are compacted; a quarter of the records stay, and some more.
+    assert!((6 << 20..9 << 20).contains(&at("log_bytes")), "{report}");
+    assert!(at("left_bytes") * 2 < at("log_bytes") && at("left_bytes") > 1 << 20, "{report}");
+    assert!(at("keys") > 1000 && at("map_bytes") >= at("keys") * 24, "{report}");
+    assert!(at("map_bytes") < at("memory_bound_bytes"), "{report}");
+    for rate in ["round_ms", "read_bytes_per_second", "written_bytes_per_second", "ratio"] {
+        assert!(compactions[0][rate]["median"].as_f64().unwrap() > 0.0, "{report}");
+    }
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["neighbour"]);
 }
@@ -72,10 +86,14 @@ fn everything_is_measured_and_the_directory_left_as_it_was() {
 #[test]
 fn the_text_fits_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
-    let output = bench(dir.path(), &[SHORT, &["--no-reads", "--takeover", "1MiB"]].concat());
+    let output =
+        bench(dir.path(), &[SHORT, &["--no-reads", "--takeover", "1MiB", "--compaction", "1MiB"]].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        text.contains("by fenced") && text.contains("fence p50") && text.contains("until it acknowledges"),
+        text.contains("by fenced")
+            && text.contains("fence p50")
+            && text.contains("until it acknowledges")
+            && text.contains("map of keys"),
         "{text}"
     );
     assert!(!text.contains("MB/s, engine"), "reads were left out: {text}");

@@ -6,6 +6,7 @@
 //! the end, and after a crash by the next run.
 
 mod commit;
+mod compaction;
 mod fetch;
 mod latency;
 mod place;
@@ -26,6 +27,7 @@ use crate::error::{AppendError, EngineError, ReadError};
 use crate::scratch::{self, ScratchError};
 
 pub use self::commit::Commits;
+pub use self::compaction::Compaction;
 pub use self::fetch::Reads;
 pub use self::latency::Latency;
 pub use self::takeover::Takeover;
@@ -55,6 +57,8 @@ pub struct Options {
     pub reads: bool,
     /// Sizes of the log in bytes, ascending, at which a takeover is measured; none: not at all.
     pub takeover_bytes: Vec<u64>,
+    /// Sizes of the log in bytes at which a round of compaction is measured; none: not at all.
+    pub compaction_bytes: Vec<u64>,
 }
 
 /// Why nothing was measured.
@@ -111,6 +115,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reads: Option<Reads>,
     pub takeovers: Vec<Takeover>,
+    pub compactions: Vec<Compaction>,
 }
 
 /// The lowest, the middle and the highest of the ratios of all pairs of rounds.
@@ -156,7 +161,8 @@ fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Repor
     }
     let rounds = cases.len() * options.rounds
         + if options.reads { options.rounds } else { 0 }
-        + options.takeover_bytes.len();
+        + options.takeover_bytes.len()
+        + options.compaction_bytes.len() * compaction::TIMES;
     progress.total.store(rounds as u64, Ordering::Relaxed);
     let mut report = Report {
         format: FORMAT,
@@ -174,6 +180,7 @@ fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Repor
         commits: Vec::new(),
         reads: None,
         takeovers: Vec::new(),
+        compactions: Vec::new(),
     };
     for case in cases {
         report.commits.push(commit::measure(&place, case, options, progress)?);
@@ -182,6 +189,7 @@ fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Repor
         report.reads = Some(fetch::measure(&place, options, progress)?);
     }
     report.takeovers = takeover::measure(&place, &options.takeover_bytes, progress)?;
+    report.compactions = compaction::measure(&place, &options.compaction_bytes, progress)?;
     Ok(report)
 }
 

@@ -36,13 +36,24 @@ impl Place {
 
     /// Claims and opens it.
     pub fn open(&self, engine: &Engine, name: &str, epoch: Epoch) -> Result<Arc<Partition>, BenchError> {
+        self.open_with(engine, name, epoch, LogConfig::default())
+    }
+
+    /// The same, with a configuration of its own but for the size of batches.
+    pub fn open_with(
+        &self,
+        engine: &Engine,
+        name: &str,
+        epoch: Epoch,
+        config: LogConfig,
+    ) -> Result<Arc<Partition>, BenchError> {
         let claimant = Claimant { broker_id: 0, incarnation: "bench".into(), assignment_version: 0 };
         Ok(engine.open_partition(OpenPartition {
             dir: PathBuf::from(name),
             identity: identity(),
             epoch,
             claimant,
-            config: LogConfig { max_message_bytes: usize::MAX, ..LogConfig::default() },
+            config: LogConfig { max_message_bytes: usize::MAX, ..config },
         })?)
     }
 
@@ -75,6 +86,17 @@ pub fn append_while(
     partition: &Arc<Partition>,
     batch: &Bytes,
     in_flight: usize,
+    more: impl FnMut(u64) -> bool,
+    told: impl FnMut(std::time::Duration),
+) -> Result<u64, BenchError> {
+    append_while_made(partition, || Ok(batch.clone()), in_flight, more, told)
+}
+
+/// The same, with batches that are made one by one.
+pub fn append_while_made(
+    partition: &Arc<Partition>,
+    mut make: impl FnMut() -> Result<Bytes, BenchError>,
+    in_flight: usize,
     mut more: impl FnMut(u64) -> bool,
     mut told: impl FnMut(std::time::Duration),
 ) -> Result<u64, BenchError> {
@@ -86,15 +108,22 @@ pub fn append_while(
 
     let mut waiting = VecDeque::new();
     let mut count = 0;
+    let mut next = None;
     while more(count) {
+        // Kept, if there is no room for it yet.
+        let batch = match next.take() {
+            Some(batch) => batch,
+            None => make()?,
+        };
         let began = Instant::now();
         if in_flight == 1 {
-            partition.append_and_wait(batch, AppendOptions::default())?;
+            partition.append_and_wait(&batch, AppendOptions::default())?;
             told(began.elapsed());
         } else {
-            match partition.append(batch, AppendOptions::default()) {
+            match partition.append(&batch, AppendOptions::default()) {
                 Ok(ticket) => waiting.push_back((began, ticket)),
                 Err(AppendError::Busy { .. }) => {
+                    next = Some(batch);
                     partition.staging_space().wait().map_err(|_| BenchError::Ended)?;
                     continue;
                 }

@@ -55,6 +55,45 @@ fn write_report(text: &mut String, report: &Report) -> fmt::Result {
             )?;
         }
     }
+    if !report.compactions.is_empty() {
+        write_compactions(text, report)?;
+    }
+    Ok(())
+}
+
+fn write_compactions(text: &mut String, report: &Report) -> fmt::Result {
+    writeln!(
+        text,
+        "\nA round of compaction; ratio: beside two plain reads of the log and a write of\nwhat is left"
+    )?;
+    writeln!(
+        text,
+        "{:>10}{:>10}{:>10}{:>11}{:>11}   ratio",
+        "log", "left", "keys", "read MB/s", "write MB/s"
+    )?;
+    for row in &report.compactions {
+        writeln!(
+            text,
+            "{:>10}{:>10}{:>10}{:>11.1}{:>11.1}   {}",
+            bytes_words(row.log_bytes),
+            bytes_words(row.left_bytes),
+            row.keys,
+            row.read_bytes_per_second.median / 1e6,
+            row.written_bytes_per_second.median / 1e6,
+            ratio(row.ratio),
+        )?;
+    }
+    writeln!(text, "{:>10}{:>22}{:>22}{:>22}", "log", "map of keys", "process grew by", "allowed")?;
+    for row in &report.compactions {
+        writeln!(
+            text,
+            "{:>10}{:>22}{:>22}{:>22}",
+            bytes_words(row.log_bytes),
+            bytes_words(row.map_bytes),
+            bytes_words(row.memory_bytes),
+            bytes_words(row.memory_bound_bytes),
+        )?;
+    }
     Ok(())
 }
 

@@ -32,11 +32,13 @@ Examples:
   kaas-engine bench /mnt/shared
   kaas-engine bench /data --partitions 1,16 --batch-bytes 4KiB,64KiB,1MiB --in-flight 1,8 --rounds 7
   kaas-engine bench /data --takeover 10MiB,100MiB,1GiB,10GiB
+  kaas-engine bench /data --no-reads --rounds 1 --compaction 1GiB
   kaas-engine bench /data --json | jq '.commits[] | {batch_bytes, median: .ratio.median}'
 
 Ratio: what the engine appends and commits, by what a gathered write and fdatasync of the same bytes does. Share: a
 read of the fence, which each commit makes, by the time until a batch is acknowledged. --takeover: from the claim to
-the first acknowledged record, after a leader that closed nothing, by the size of the log.")]
+the first acknowledged record, after a leader that closed nothing, by the size of the log. --compaction: a round over a
+log of 1,000-byte records, four of each key.")]
 pub struct BenchArgs {
     /// A directory on the mount
     dir: PathBuf,
@@ -61,6 +63,9 @@ pub struct BenchArgs {
     /// Measure takeovers of a log of these sizes
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
     takeover: Vec<u64>,
+    /// Measure compaction of a log of these sizes
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    compaction: Vec<u64>,
     /// What DIR is on
     #[arg(long, value_name = "KIND", default_value = "auto")]
     substrate: SubstrateKind,
@@ -130,6 +135,7 @@ fn options(args: &BenchArgs) -> Options {
         round: Duration::from_millis(u64::from(args.round_ms)),
         reads: !args.no_reads,
         takeover_bytes,
+        compaction_bytes: args.compaction.clone(),
     }
 }
 
