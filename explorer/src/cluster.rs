@@ -51,14 +51,14 @@ impl Topic {
         let identity = Identity { topic: format!("topic-{number}"), partition: 0, topic_id: [7; 16] };
         let retention = config.delete && (config.retention_bytes >= 0 || config.retention_ms < SOON_MS);
         let history = History::new(promises(config), retention);
-        let transactional = if transactions { 11..=12 } else { 1..=0 };
+        let transactional = if transactions { &[11, 12][..] } else { &[] };
         Self {
             dir: PathBuf::from(format!("{number}")),
             identity,
             history: Mutex::new(history),
             form: if config.compact { Form::Keyed } else { Form::Values },
             producers: Mutex::new((1..=2).map(Producer::new).collect()),
-            transactional: Mutex::new(transactional.map(Transactional::new).collect()),
+            transactional: Mutex::new(transactional.iter().copied().map(Transactional::new).collect()),
             assigned: AtomicU32::new(0),
             plain: AtomicU32::new(0),
         }

@@ -122,7 +122,7 @@ fn one_size(place: &Arc<Place>, size: u64, progress: &Progress) -> Result<Compac
         engine.close();
         drop((partition, engine));
         place.remove(NAME)?;
-        progress.done();
+        progress.done()?;
     }
     compaction.round_ms = Spread::of(round_ms);
     compaction.read_bytes_per_second = Spread::of(read);
