@@ -10,6 +10,20 @@ pub enum Bug {
     AcknowledgeBeforeSync,
     /// A slot's journal acknowledges what was written and not synced.
     JournalAcknowledgeBeforeSync,
+    /// A slot's journal reads the fence before the write and the sync, and not again after them.
+    JournalFenceBeforeSync,
+    /// A slot's journal acknowledges without a look at the fence.
+    JournalWithoutFence,
+    /// A failed sync of a slot's journal is tried again, and believed.
+    JournalRetryFailedSync,
+    /// The journal file before the newest one is followed.
+    JournalStaleFile,
+    /// A journal that builds on a new snapshot is there before the snapshot is.
+    JournalBeforeSnapshot,
+    /// What was appended after the state that a snapshot holds is not taken over into the new journal.
+    JournalForgetsLater,
+    /// A torn record of the fence is taken for damage that nobody may pass over.
+    TornRecordRefusesClaims,
     /// The fence is read before the sync, and not again after it.
     FenceBeforeSync,
     /// A look at the fence vouches for what was synced while it was under way, too.
@@ -63,9 +77,16 @@ pub enum Bug {
 #[cfg(feature = "planted-bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 33] = [
         Self::AcknowledgeBeforeSync,
         Self::JournalAcknowledgeBeforeSync,
+        Self::JournalFenceBeforeSync,
+        Self::JournalWithoutFence,
+        Self::JournalRetryFailedSync,
+        Self::JournalStaleFile,
+        Self::JournalBeforeSnapshot,
+        Self::JournalForgetsLater,
+        Self::TornRecordRefusesClaims,
         Self::FenceBeforeSync,
         Self::FenceVouchesForLater,
         Self::NoFence,

@@ -78,7 +78,7 @@ fn coordinate(volume: &Arc<dyn Substrate>, epoch: Epoch, name: &str, history: &M
 
 fn run(epochs: &[u32], choices: Vec<u8>) -> History {
     let memory = Memory::new();
-    birth(&memory, Path::new(SLOT)).unwrap();
+    birth(&memory, Path::new(SLOT), "1").unwrap();
     let turnstile = Turnstile::new(epochs.len(), choices);
     let history = Arc::new(Mutex::new(History::default()));
     let threads: Vec<_> = epochs

@@ -41,7 +41,7 @@ fn coordinate(
     random: &mut Random,
     known: &mut Vec<u64>,
 ) -> Result<(), String> {
-    if birth(&**substrate, Path::new("slots/00")).is_err() {
+    if birth(&**substrate, Path::new("slots/00"), &epoch.to_string()).is_err() {
         return Ok(());
     }
     let (journal, replay) = match open(substrate, epoch) {

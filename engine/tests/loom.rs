@@ -358,7 +358,7 @@ fn entries_of_a_journal_are_committed_in_order() {
     check(|| {
         let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
         let (slot, epoch) = (Path::new("slot"), Epoch::new(1).unwrap());
-        journal::birth(&*volume, slot).unwrap();
+        journal::birth(&*volume, slot, "1").unwrap();
         let run = Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 };
         let pool = Pool::new(1);
         let io = Arc::new(IoPool::driven(&pool.driver));

@@ -7,8 +7,13 @@ mod looking;
 mod support;
 
 use std::path::Path;
+use std::sync::Arc;
 
+use kaas_engine::leadership::{ClaimError, Claimant, claim};
+use kaas_engine::types::Epoch;
 use kaas_engine::verify::{Kind, Severity};
+use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
+use kaas_substrate::Substrate;
 use looking::{
     assert_clean, assert_found, bad, change, closed, crashed, dir, edit_json, files, last_log, look,
 };
@@ -241,6 +246,26 @@ fn fences_and_claims() {
     assert_clean(&volume, "somebody has begun a claim");
     std::fs::remove_file(&fence).unwrap();
     assert_found(&volume, Kind::FenceMissing);
+}
+
+/// The first owner's claim file is collected by a later leader, which makes room for another's: that one is refused, and
+/// may die before it has taken its file back.
+#[test]
+fn a_claim_that_came_too_late_does_not_disagree_with_the_fence() {
+    let volume = closed();
+    volume.open().crash();
+    volume.open().crash();
+    let rules = Rules::new([Rule::nth(Point::RemoveFile, 1, Verdict::Crash)]);
+    let dying: Arc<dyn Substrate> =
+        Arc::new(Faulty::new(Arc::clone(&volume.substrate), Arc::clone(&rules) as Arc<dyn Hook>));
+    let late = Claimant { broker_id: 9, incarnation: "late".into(), assignment_version: 0 };
+    let outcome = claim(&dying, &volume.dir, Epoch::new(2).unwrap(), &late);
+    assert!(matches!(outcome, Err(ClaimError::Refused { .. })), "{outcome:?}");
+    assert_eq!((rules.hits(), dir(&volume).join("claim.00000002").exists()), (1, true));
+    let report = assert_clean(&volume, "a claim of an epoch that was led by another");
+    let found = report.findings.iter().find(|finding| finding.kind == Kind::ClaimUnfinished).unwrap();
+    assert_eq!(found.file, volume.dir.join("claim.00000002"));
+    assert!(found.problem.contains("a later epoch"), "{}", found.problem);
 }
 
 #[test]

@@ -207,8 +207,8 @@ fn a_crash_in_the_middle_of_any_write_leaves_a_torn_tail_at_most() {
         };
         let report = look(&volume);
         let kinds: Vec<_> = bad(&report).iter().map(|finding| finding.kind).collect();
-        // A record of the fence that is half written is damage until the next claim, which heals it.
-        let harmless = [Kind::TornTail, Kind::FenceDamaged, Kind::ClaimDamaged];
+        // A record of the fence stays half written until the next claim, which heals it.
+        let harmless = [Kind::TornTail, Kind::FenceRecordTorn, Kind::ClaimDamaged];
         assert!(kinds.iter().all(|kind| harmless.contains(kind)), "step {nth}: {:#?}", bad(&report));
         torn += usize::from(kinds.contains(&Kind::TornTail));
     }

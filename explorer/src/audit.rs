@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use kaas_engine::batch::Marker;
 use kaas_engine::types::{Epoch, ProducerId};
-use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, verify_partition};
+use kaas_engine::verify::{Expected, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 
 use crate::clients::{Batch, check_sequences};
 use crate::cluster::{Cluster, Topic};
 use crate::compaction;
+use crate::journals;
 use crate::leader::{open, wait};
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
@@ -66,6 +67,13 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
             verify(cluster, topic);
             look(cluster, topic, round == 1);
         }
+        for slot in &cluster.slots {
+            if cluster.scheduler.has_problems() {
+                return;
+            }
+            journals::verify(cluster, slot);
+            journals::look(cluster, slot);
+        }
         match ending {
             Ending::Killed => cluster.kill_all(),
             Ending::LostPower | Ending::RecoveryLosesPower | Ending::CompactionLosesPower => {
@@ -80,14 +88,8 @@ fn verify(cluster: &Cluster, topic: &Topic) {
     let volume = cluster.storage.mount(cluster.auditor());
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_partition(&*volume, &topic.dir, &Expected::default(), &options, &Progress::default());
-    // After a loss of power, whole batches may stand behind a hole: unsynced ones, whose sectors arrived in any order.
-    // `verify` cannot know that nobody was told of them; here that is checked.
-    let is_expected =
-        |finding: &Finding| finding.kind == Kind::DamagedTail && cluster.storage.has_lost_power();
     let errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
-    for finding in errors.filter(|finding| !is_expected(finding)) {
-        cluster.scheduler.report(Problem::Verify(format!("{finding:?}")));
-    }
+    errors.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
 }
 
 fn next_epoch(topic: &Topic) -> Option<Epoch> {
@@ -264,6 +266,11 @@ fn lose_power_at_every_step(cluster: &Arc<Cluster>, of_compaction: bool) {
                 let _ = compaction::round(cluster, &process, number, &partition);
             }
         }
+        for slot in &cluster.slots {
+            if let Some(epoch) = journals::next_epoch(slot) {
+                let _ = journals::open(cluster, &process, slot, epoch);
+            }
+        }
         // Else it was done before.
         let has_died = process.is_dead();
         cluster.lose_power();
@@ -271,6 +278,10 @@ fn lose_power_at_every_step(cluster: &Arc<Cluster>, of_compaction: bool) {
             for topic in &cluster.topics {
                 verify(cluster, topic);
                 look(cluster, topic, false);
+            }
+            for slot in &cluster.slots {
+                journals::verify(cluster, slot);
+                journals::look(cluster, slot);
             }
             cluster.kill_all();
         }

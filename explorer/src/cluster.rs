@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use kaas_engine::identity::{Identity, write_partition};
+use kaas_engine::journal::JournalSettings;
 use kaas_engine::types::{Epoch, Timestamp};
 use kaas_engine::{EngineError, EngineSettings, LogConfig};
 use kaas_fault_injection::simulated::Broken;
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::clients::Producer;
 use crate::history::{History, Promises};
+use crate::journals::Slot;
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
 use crate::records::Form;
@@ -94,7 +96,9 @@ pub struct Cluster {
     pub scheduler: Arc<Scheduler>,
     pub storage: Arc<Storage>,
     pub topics: Vec<Topic>,
+    pub slots: Vec<Slot>,
     pub settings: EngineSettings,
+    pub journal_settings: JournalSettings,
     pub config: LogConfig,
     pub faults: Arc<Mutex<Faults>>,
     /// Clients do little but produce.
@@ -110,9 +114,11 @@ pub struct Cluster {
 pub struct Setup {
     pub hosts: usize,
     pub topics: usize,
+    pub slots: usize,
     pub file_system: FileSystem,
     pub broken: Broken,
     pub settings: EngineSettings,
+    pub journal_settings: JournalSettings,
     pub config: LogConfig,
     pub faults: Faults,
     pub is_busy: bool,
@@ -123,8 +129,19 @@ pub struct Setup {
 impl Cluster {
     /// A cluster on an empty volume.
     pub fn new(scheduler: &Arc<Scheduler>, setup: Setup) -> Result<Arc<Self>, EngineError> {
-        let Setup { hosts, topics, file_system, broken, settings, config, faults, is_busy, transactions } =
-            setup;
+        let Setup {
+            hosts,
+            topics,
+            slots,
+            file_system,
+            broken,
+            settings,
+            journal_settings,
+            config,
+            faults,
+            is_busy,
+            transactions,
+        } = setup;
         let none = Arc::new(Mutex::new(Faults::default()));
         let storage = Storage::new(scheduler, file_system, hosts, &none);
         let topics: Vec<_> = (0..topics).map(|number| Topic::new(number, &config, transactions)).collect();
@@ -137,7 +154,9 @@ impl Cluster {
             scheduler: Arc::clone(scheduler),
             storage,
             topics,
+            slots: (0..slots).map(Slot::new).collect(),
             settings,
+            journal_settings,
             config,
             faults: none,
             is_busy,

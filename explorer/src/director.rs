@@ -7,14 +7,15 @@ use kaas_engine::types::Epoch;
 
 use crate::choices::Stream;
 use crate::cluster::Cluster;
-use crate::leader;
+use crate::process::Faults;
 use crate::scheduler::{NOBODY, Until};
+use crate::{journals, leader};
 
 /// An event; the first is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     Nothing,
-    /// A process is told to lead a partition: mostly at the next epoch, now and then at a later one, or at one that was
+    /// A process is told to lead a partition or a slot: mostly at the next epoch, now and then at a later one, or at one that was
     /// assigned before.
     Assign,
     /// A process is killed; the next assignment to its host starts another.
@@ -65,6 +66,9 @@ pub fn direct(cluster: &Arc<Cluster>, events: &[Event], count: u64) {
         let longest = scheduler.pick(Stream::EVENTS, &longest).unwrap_or(1);
         cluster.wait_steps(scheduler.below(Stream::EVENTS, longest));
     }
+    if cluster.faults.lock().halves > 0 {
+        succeed(cluster);
+    }
 }
 
 /// Ends a cut after some steps, or some time.
@@ -82,18 +86,44 @@ fn heal_later(cluster: &Arc<Cluster>, host: usize) {
 
 fn assign(cluster: &Arc<Cluster>, host: usize) {
     let scheduler = &cluster.scheduler;
-    let topic = usize::try_from(scheduler.below(Stream::EVENTS, cluster.topics.len() as u64)).unwrap_or(0);
-    let Some(assigned) = cluster.topics.get(topic).map(|topic| &topic.assigned) else { return };
-    let last = assigned.load(Ordering::Relaxed);
+    let count = cluster.topics.len() + cluster.slots.len();
+    let chosen = usize::try_from(scheduler.below(Stream::EVENTS, count as u64)).unwrap_or(0);
     // As controllers that disagree would: the same epoch twice, epochs left out.
-    let epoch = match scheduler.below(Stream::EVENTS, 8) {
+    let way = scheduler.below(Stream::EVENTS, 8);
+    tell_to_lead(cluster, host, chosen, |last| match way {
         1 => last.max(1),
         2 => last + 3,
         _ => last + 1,
+    });
+}
+
+/// Has a process on a host lead: one of the topics, or behind them one of the slots.
+fn tell_to_lead(cluster: &Arc<Cluster>, host: usize, chosen: usize, epoch: impl FnOnce(u32) -> u32) {
+    let slot = chosen.checked_sub(cluster.topics.len());
+    let assigned = match slot {
+        None => cluster.topics.get(chosen).map(|topic| &topic.assigned),
+        Some(slot) => cluster.slots.get(slot).map(|slot| &slot.assigned),
     };
+    let Some(assigned) = assigned else { return };
+    let epoch = epoch(assigned.load(Ordering::Relaxed));
     assigned.fetch_max(epoch, Ordering::Relaxed);
     let Some(epoch) = Epoch::new(epoch) else { return };
     let process = cluster.process(host);
-    scheduler.note(&format_args!("topic {topic} is to be led by process {} at epoch {epoch}", process.id));
-    leader::assign(cluster, &process, topic, epoch);
+    let (what, number) = slot.map_or(("topic", chosen), |slot| ("slot", slot));
+    cluster
+        .scheduler
+        .note(&format_args!("{what} {number} is to be led by process {} at epoch {epoch}", process.id));
+    match slot {
+        Some(slot) => journals::assign(cluster, &process, slot, epoch),
+        None => leader::assign(cluster, &process, chosen, epoch),
+    }
+}
+
+/// A leader whose successor has died in the middle of writing its record can neither go on nor end: whoever assigns leaders
+/// gives the epoch after that to another, which comes to its end.
+fn succeed(cluster: &Arc<Cluster>) {
+    *cluster.faults.lock() = Faults::default();
+    for chosen in 0..cluster.topics.len() + cluster.slots.len() {
+        tell_to_lead(cluster, 0, chosen, |last| last + 1);
+    }
 }

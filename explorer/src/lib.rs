@@ -17,6 +17,7 @@ mod compaction;
 mod director;
 mod explore;
 mod history;
+mod journals;
 mod leader;
 mod names;
 mod problem;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kaas_engine::io::IoPool;
 use kaas_engine::leadership::Claimant;
 use kaas_engine::types::{Epoch, Timestamp};
 use kaas_engine::{Clock, Driver, Engine, EngineSettings, Job, Partition};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Verdict};
-use kaas_substrate::{ErrorClass, Substrate};
+use kaas_substrate::{ErrorClass, RECORD_BYTES, Substrate};
 use parking_lot::Mutex;
 
 use crate::choices::Stream;
@@ -34,6 +35,8 @@ pub struct Faults {
     pub fence: u64,
     /// Any call fails, with or without its effect.
     pub any: u64,
+    /// A record of the fence is written in two halves, between which anything may happen.
+    pub halves: u64,
 }
 
 /// A process. Dropping it kills nothing: see [`Process::kill`].
@@ -41,6 +44,8 @@ pub struct Process {
     pub id: ProcessId,
     pub host: usize,
     pub engine: Engine,
+    /// What slots' journals run on.
+    pub journal_io: Arc<IoPool>,
     scheduler: Arc<Scheduler>,
     gate: Arc<Gate>,
     /// Partitions that it leads, or thinks it does.
@@ -78,8 +83,16 @@ impl Process {
         let life = Arc::new(life);
         let driver: Arc<dyn Driver> = Arc::<Life>::clone(&life);
         let engine = Engine::driven(Arc::clone(&volume), settings, life, &driver);
-        let scheduler = Arc::clone(scheduler);
-        Arc::new(Self { id, host, engine, scheduler, gate, led: Mutex::default(), claimed: Mutex::default() })
+        Arc::new(Self {
+            id,
+            host,
+            engine,
+            journal_io: Arc::new(IoPool::driven(&driver)),
+            scheduler: Arc::clone(scheduler),
+            gate,
+            led: Mutex::default(),
+            claimed: Mutex::default(),
+        })
     }
 
     /// Who it is to claims.
@@ -216,6 +229,9 @@ impl Gate {
                 .scheduler
                 .pick(stream, &[ErrorClass::Io, ErrorClass::Retriable, ErrorClass::Stale])
                 .unwrap_or(ErrorClass::Io),
+            Point::WriteRecords if faults.halves > 0 && self.scheduler.one_in(stream, faults.halves) => {
+                return Verdict::Halves { bytes: 1 + below(RECORD_BYTES as u64 - 1) };
+            }
             _ => return Verdict::Pass,
         };
         if below(2) == 0 { Verdict::Fail(class) } else { Verdict::FailAfter(class) }
@@ -228,11 +244,20 @@ impl Hook for Gate {
             return Verdict::Crash;
         }
         self.storage.before_call();
+        if point == Point::ReadRecords {
+            self.storage.look_at_torn(path);
+        }
         let verdict = self.fault(point, path);
         if verdict != Verdict::Pass {
             self.scheduler.note(&format_args!("  -> {verdict:?}"));
         }
         verdict
+    }
+
+    fn between_halves(&self, path: &Path) -> bool {
+        self.storage.torn(path);
+        self.scheduler.note(&format_args!("  half of {} is written", path.display()));
+        self.scheduler.leave_at_critical_point().is_ok()
     }
 
     fn after(&self, point: Point, path: &Path) {

@@ -1,5 +1,6 @@
 //! One run, from its line to its outcome.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::audit::audit;
@@ -32,10 +33,13 @@ pub struct Counts {
     pub steps: u64,
     /// Partitions and slots that were opened.
     pub leaders: u64,
+    /// Records, and appends to journals.
     pub acknowledged: u64,
     pub read: u64,
     /// Segments that compaction replaced.
     pub compacted: u64,
+    /// Looks at a fence in which a record stood half written.
+    pub torn_fences: u64,
 }
 
 impl Counts {
@@ -45,6 +49,18 @@ impl Counts {
         self.acknowledged += other.acknowledged;
         self.read += other.read;
         self.compacted += other.compacted;
+        self.torn_fences += other.torn_fences;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { steps, leaders, acknowledged, read, compacted, torn_fences } = self;
+        write!(
+            f,
+            "{steps} steps, {leaders} leaders, {acknowledged} records acknowledged, {read} read, \
+             {compacted} segments compacted, {torn_fences} looks at torn fences"
+        )
     }
 }
 
@@ -69,13 +85,16 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
     let faults = scenario.faults_of(scheduler);
     let file_system = scheduler.pick(Stream::SETUP, scenario.file_systems).unwrap_or(FileSystem::Local);
     scheduler.note(&format_args!("{file_system:?}, {faults:?}, {config:?}"));
-    let (hosts, topics) = (scenario.hosts, scenario.topics);
+    let journal_settings = scenario.journal_settings(scheduler);
+    let Scenario { hosts, topics, slots, .. } = *scenario;
     let setup = Setup {
         hosts,
         topics,
+        slots,
         file_system,
         broken: scenario.broken,
         settings,
+        journal_settings,
         config,
         faults,
         is_busy: scenario.busy,
@@ -105,13 +124,19 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         scheduler.run();
     }
     cluster.kill_all();
-    let mut counts = Counts::default();
+    let mut counts = Counts { torn_fences: cluster.storage.torn_fences_met(), ..Counts::default() };
     for topic in &cluster.topics {
         let history = topic.history.lock();
         counts.leaders += history.leaders() as u64;
         counts.acknowledged += history.acknowledged;
         counts.read += history.read;
         counts.compacted += history.compacted;
+    }
+    for slot in &cluster.slots {
+        let history = slot.history.lock();
+        counts.leaders += history.coordinators() as u64;
+        counts.acknowledged += history.acknowledged() as u64;
+        counts.read += history.read;
     }
     (scheduler.finish(), counts)
 }

@@ -1,11 +1,13 @@
 //! What can happen in a run, by name.
 
+use kaas_engine::journal::JournalSettings;
 use kaas_engine::{EngineSettings, LogConfig};
 use kaas_fault_injection::simulated::Broken;
 
 use crate::audit::Ending;
 use crate::choices::Stream;
 use crate::director::Event;
+use crate::journals;
 use crate::process::Faults;
 use crate::scheduler::Scheduler;
 use crate::storage::FileSystem;
@@ -20,6 +22,8 @@ pub struct Scenario {
     /// Each run chooses one of these; the first is the plainest.
     pub file_systems: &'static [FileSystem],
     pub topics: usize,
+    /// Slots of consumer groups.
+    pub slots: usize,
     /// The first is nothing.
     pub events: &'static [Event],
     /// Events of a run: at least the first, less than the second number more.
@@ -43,7 +47,7 @@ pub struct Scenario {
 
 const EVERY: &[FileSystem] = &[FileSystem::Local, FileSystem::Nfs, FileSystem::CephFs];
 
-const NONE: Faults = Faults { kill: 0, full: 0, sync: 0, fence: 0, any: 0 };
+const NONE: Faults = Faults { kill: 0, full: 0, sync: 0, fence: 0, any: 0, halves: 0 };
 
 /// What most scenarios have; what happens in one is its own.
 const ORDINARY: Scenario = Scenario {
@@ -52,6 +56,7 @@ const ORDINARY: Scenario = Scenario {
     hosts: 2,
     file_systems: EVERY,
     topics: 1,
+    slots: 0,
     events: &[Event::Nothing],
     event_count: (1, 1),
     faults: &[NONE],
@@ -157,7 +162,7 @@ pub const SCENARIOS: &[Scenario] = &[
             Faults { sync: 30, ..NONE },
             Faults { fence: 8, ..NONE },
             Faults { any: 100, ..NONE },
-            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300 },
+            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300, halves: 0 },
         ],
         endings: &[Ending::Killed, Ending::LostPower],
         ..ORDINARY
@@ -266,6 +271,73 @@ pub const SCENARIOS: &[Scenario] = &[
         compaction: true,
         ..ORDINARY
     },
+    Scenario {
+        name: "journals",
+        about: "a slot's journal and its coordinators: takeovers, pauses, kills, hosts that are cut off and come back",
+        hosts: 3,
+        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
+        events: HOST_EVENTS,
+        event_count: (5, 8),
+        faults: &[
+            NONE,
+            Faults { kill: 150, ..NONE },
+            Faults { fence: 8, ..NONE },
+            Faults { sync: 30, ..NONE },
+            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300, halves: 4 },
+        ],
+        endings: &[Ending::Killed, Ending::LostPower],
+        ..OF_SLOTS
+    },
+    Scenario {
+        name: "journalpower",
+        about: "a slot's journal on a volume that loses power, also while coordinators take over",
+        hosts: 2,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Kill,
+            Event::LosePower,
+            Event::LosePower,
+        ],
+        event_count: (5, 8),
+        faults: &[
+            NONE,
+            Faults { kill: 40, ..NONE },
+            Faults { full: 5, ..NONE },
+            Faults { sync: 20, ..NONE },
+            Faults { any: 100, ..NONE },
+        ],
+        endings: &[Ending::LostPower],
+        ..OF_SLOTS
+    },
+    Scenario {
+        name: "journalrecovery",
+        about: "a takeover of a slot that loses power at its first step, at its second, and so on",
+        hosts: 2,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
+        event_count: (3, 4),
+        faults: &[NONE, Faults { full: 6, ..NONE }, Faults { kill: 60, ..NONE }],
+        endings: &[Ending::RecoveryLosesPower],
+        ..OF_SLOTS
+    },
+    Scenario {
+        name: "claims",
+        about: "records of the fence that are torn, by claimants that die or pause in the middle of writing them",
+        hosts: 3,
+        slots: 1,
+        events: LOCAL_EVENTS,
+        event_count: (5, 8),
+        faults: &[
+            Faults { halves: 3, ..NONE },
+            Faults { halves: 1, ..NONE },
+            Faults { halves: 2, kill: 60, ..NONE },
+        ],
+        endings: &[Ending::Killed, Ending::LostPower],
+        ..ORDINARY
+    },
 ];
 
 /// Events on one host's disk.
@@ -294,6 +366,9 @@ const HOST_EVENTS: &[Event] = &[
     Event::CutOff,
     Event::CrashServer,
 ];
+
+/// What the scenarios of slots have.
+const OF_SLOTS: Scenario = Scenario { topics: 0, slots: 1, ..ORDINARY };
 
 /// What breaks if the volume does not keep its word; beside the same on one that does. Problems are expected, so these are
 /// run by name only.
@@ -396,6 +471,11 @@ impl Scenario {
             settings.cleaner.dedupe_buffer_bytes = pick(scheduler, 128 << 20, &[128 << 20, 200]);
         }
         (settings, config)
+    }
+
+    /// Bounds of the slots' journals in this run.
+    pub fn journal_settings(&self, scheduler: &Scheduler) -> JournalSettings {
+        if self.slots == 0 { JournalSettings::default() } else { journals::settings(scheduler) }
     }
 
     /// What may fail in this run.

@@ -1,11 +1,13 @@
 //! The volume of a run, the machines that mount it, and what happens to them.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kaas_engine::leadership::{self, FenceRecord};
 use kaas_fault_injection::faulty::{Hook, Point, Verdict};
 use kaas_fault_injection::simulated::{Broken, Choose, Park, Profile, Simulation};
 use kaas_substrate::{ErrorClass, Substrate};
@@ -40,7 +42,9 @@ pub struct Storage {
     /// Machines that processes run on; one more looks at the end.
     hosts: usize,
     volume: Mutex<Simulation>,
-    has_lost_power: AtomicBool,
+    /// Fences of which a record was written in half.
+    torn: Mutex<BTreeSet<PathBuf>>,
+    torn_met: AtomicU64,
 }
 
 fn choose(scheduler: &Arc<Scheduler>) -> Choose {
@@ -69,7 +73,8 @@ impl Storage {
             file_system,
             hosts,
             volume: Mutex::new(volume),
-            has_lost_power: AtomicBool::new(false),
+            torn: Mutex::default(),
+            torn_met: AtomicU64::new(0),
         })
     }
 
@@ -116,13 +121,11 @@ impl Storage {
 
     /// A host loses power. Its processes must be dead.
     pub fn crash_host(&self, host: usize) {
-        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().crash_host(self.machine(host));
     }
 
     /// Everything loses power. Every process must be dead.
     pub fn lose_power(&self) {
-        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().lose_power();
     }
 
@@ -135,7 +138,6 @@ impl Storage {
     }
 
     pub fn crash_server(&self) {
-        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().crash_server();
     }
 
@@ -149,9 +151,34 @@ impl Storage {
         (0..=self.hosts).for_each(|host| self.heal(host));
     }
 
-    /// True once any power was lost.
-    pub fn has_lost_power(&self) -> bool {
-        self.has_lost_power.load(Ordering::Relaxed)
+    /// Half of a record of this fence is written.
+    pub fn torn(&self, fence: &Path) {
+        self.torn.lock().insert(fence.to_owned());
+    }
+
+    /// Somebody is about to read this fence: counts it if there is a torn record in it.
+    pub fn look_at_torn(&self, fence: &Path) {
+        if !self.torn.lock().contains(fence) {
+            return;
+        }
+        // Another volume, so that the look changes nothing.
+        let volume = self.volume().fork(Box::new(|_| 0));
+        volume.start_server();
+        (0..=self.hosts).for_each(|host| volume.heal(self.machine(host)));
+        let dir = fence.parent().unwrap_or(Path::new(""));
+        let records = leadership::records(&*volume.host(self.machine(self.hosts)), dir);
+        if records
+            .is_ok_and(|records| records.iter().any(|(_, record)| matches!(record, FenceRecord::Damaged(_))))
+        {
+            self.torn_met.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.torn.lock().remove(fence);
+        }
+    }
+
+    /// How often somebody has read a fence with a torn record in it.
+    pub fn torn_fences_met(&self) -> u64 {
+        self.torn_met.load(Ordering::Relaxed)
     }
 
     /// The volume as it is now, once more.

@@ -148,6 +148,46 @@ fn forgetting_producers_is_found() {
     caught(Bug::ForgetProducers, "compaction", 500);
 }
 
+#[test]
+fn acknowledging_appends_to_a_journal_before_the_sync_is_found() {
+    caught(Bug::JournalAcknowledgeBeforeSync, "journalpower", 1000);
+}
+
+#[test]
+fn reading_the_fence_before_the_sync_of_a_journal_is_found() {
+    caught(Bug::JournalFenceBeforeSync, "journals", 4000);
+}
+
+#[test]
+fn acknowledging_appends_to_a_journal_without_a_look_at_the_fence_is_found() {
+    caught(Bug::JournalWithoutFence, "journals", 1000);
+}
+
+#[test]
+fn trying_a_failed_sync_of_a_journal_again_is_found() {
+    caught(Bug::JournalRetryFailedSync, "journalpower", 1000);
+}
+
+#[test]
+fn following_a_stale_journal_is_found() {
+    caught(Bug::JournalStaleFile, "journals", 1000);
+}
+
+#[test]
+fn a_journal_that_is_there_before_its_snapshot_is_found() {
+    caught(Bug::JournalBeforeSnapshot, "journalpower", 1000);
+}
+
+#[test]
+fn leaving_appends_behind_a_snapshot_out_is_found() {
+    caught(Bug::JournalForgetsLater, "journals", 1000);
+}
+
+#[test]
+fn refusing_claims_above_a_torn_record_is_found() {
+    caught(Bug::TornRecordRefusesClaims, "claims", 1000);
+}
+
 /// A failure becomes a line of a few decisions that fails in the same way.
 #[test]
 fn a_failure_is_shrunk() {

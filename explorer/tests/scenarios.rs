@@ -2,20 +2,20 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use kaas_explorer::scenario::by_name;
-use kaas_explorer::{Line, run};
+use kaas_explorer::{Counts, Line, run};
 
 /// Explores a scenario, and looks that enough happens for the outcome to mean something.
-fn explore(name: &str) {
-    explore_a_share(name, 1);
+fn explore(name: &str) -> Counts {
+    explore_a_share(name, 1)
 }
 
 /// The same, over one seed in `share`.
-fn explore_a_share(name: &str, share: u64) {
+fn explore_a_share(name: &str, share: u64) -> Counts {
     let scenario = by_name(name).unwrap();
     let seeds: u64 =
         std::env::var("KAAS_EXPLORER_SEEDS").map_or(40, |seeds| seeds.parse().expect("a number"));
     let seeds = seeds.div_ceil(share);
-    let (mut leaders, mut acknowledged, mut read, mut compacted) = (0, 0, 0, 0);
+    let mut counts = Counts::default();
     for seed in 0..seeds {
         let outcome = run(&Line { scenario: scenario.name.to_owned(), seed, kept: None }, false).unwrap();
         assert!(
@@ -24,16 +24,12 @@ fn explore_a_share(name: &str, share: u64) {
             outcome.line,
             outcome.problems
         );
-        leaders += outcome.counts.leaders;
-        acknowledged += outcome.counts.acknowledged;
-        read += outcome.counts.read;
-        compacted += outcome.counts.compacted;
+        counts.add(&outcome.counts);
     }
-    assert!(
-        leaders >= 2 * seeds && acknowledged >= 4 * seeds && read >= 10 * seeds,
-        "{leaders} {acknowledged} {read}"
-    );
-    assert!(!scenario.compaction || compacted >= 2 * seeds, "{compacted} segments compacted");
+    let Counts { leaders, acknowledged, read, compacted, .. } = counts;
+    assert!(leaders >= 2 * seeds && acknowledged >= 4 * seeds && read >= 10 * seeds, "{counts:?}");
+    assert!(!scenario.compaction || compacted >= 2 * seeds, "{counts:?}");
+    counts
 }
 
 #[test]
@@ -101,4 +97,25 @@ fn compactions_that_lose_power_at_every_step() {
 #[test]
 fn compaction_on_hosts() {
     explore("compactionhosts");
+}
+
+#[test]
+fn journals_of_slots() {
+    explore("journals");
+}
+
+#[test]
+fn journals_and_losses_of_power() {
+    explore("journalpower");
+}
+
+#[test]
+fn takeovers_of_slots_that_lose_power_at_every_step() {
+    explore_a_share("journalrecovery", 20);
+}
+
+#[test]
+fn torn_records_of_fences() {
+    let counts = explore("claims");
+    assert!(counts.torn_fences >= 10, "{counts:?}");
 }

@@ -214,7 +214,7 @@ fn with_links(mut partition: Archive) -> Archive {
 fn slot(with_snapshot: bool) -> Archive {
     let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
     let dir = Path::new(journal_target::DIR);
-    journal::birth(&*volume, dir).expect("a slot");
+    journal::birth(&*volume, dir, "1").expect("a slot");
     let pool = IoPoolSettings { name: "seeds", max_threads: 1, idle_ms: 10, max_queued: 10 };
     let pool = Arc::new(IoPool::new(pool).expect("a thread"));
     let claimant = Claimant { broker_id: 1, incarnation: "seeds".into(), assignment_version: 0 };

@@ -17,6 +17,7 @@ use kaas_engine::leadership::{ClaimError, Claimant};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{ErrorClass, Substrate};
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use super::log::{GroupLog, GroupLogError, GroupLogs, LogFuture, OpenedLog};
 use super::state::{Record, SlotSnapshot};
@@ -176,7 +177,7 @@ impl Shared {
                 _ => substrate.sync_dir(parent)?,
             }
         }
-        birth(substrate, &group_slot_dir(slot))
+        birth(substrate, &group_slot_dir(slot), &Uuid::new_v4().to_string())
     }
 }
 

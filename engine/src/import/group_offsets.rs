@@ -181,7 +181,7 @@ impl GroupOffsets {
         for (slot, groups) in slots {
             let dir = group_slot_dir(slot);
             make_parents(&**substrate, &dir)?;
-            journal::birth(&**substrate, &dir)?;
+            journal::birth(&**substrate, &dir, &claimant.incarnation)?;
             let epoch = leadership::highest(&**substrate, &dir)?.next();
             let settings = JournalSettings::default();
             let (journal, _) = Journal::open(substrate, &dir, epoch, claimant, &pool, settings)?;

@@ -65,7 +65,9 @@ fn is_append(numbered: &Numbered) -> bool {
 /// Commits a batch of appends. The writer is given back unless the journal has failed.
 fn commit(shared: &Shared, mut writer: Writer, batch: Vec<Numbered>) -> (Vec<Outcome>, Option<Writer>) {
     let (lines, refused) = encode(shared, &writer, &batch);
-    match write(&mut writer, &lines).and_then(|()| still_leading(shared)) {
+    let asked_early = planted(Bug::JournalFenceBeforeSync) && still_leading(shared).is_ok();
+    let ask = || if asked_early { Ok(()) } else { still_leading(shared) };
+    match write(&mut writer, &lines).and_then(|()| ask()) {
         Ok(()) => {
             shared.state.lock().appends_since_snapshot += lines.len() as u64;
             let full = JournalError::Full { bytes: writer.length };
@@ -123,7 +125,11 @@ fn write(writer: &mut Writer, lines: &[Vec<u8>]) -> Result<(), JournalError> {
         Err(error) => return Err(poisoned(&error)),
     }
     if !planted(Bug::JournalAcknowledgeBeforeSync) {
-        writer.file.sync_data().map_err(|error| poisoned(&error))?;
+        let mut synced = writer.file.sync_data();
+        if planted(Bug::JournalRetryFailedSync) && synced.is_err() {
+            synced = writer.file.sync_data();
+        }
+        synced.map_err(|error| poisoned(&error))?;
     }
     writer.length += lines.iter().map(|line| line.len() as u64).sum::<u64>();
     Ok(())
@@ -135,6 +141,9 @@ fn poisoned(error: &dyn std::fmt::Display) -> JournalError {
 
 /// Asks the fence until it answers, or for as long as the settings allow.
 fn still_leading(shared: &Shared) -> Result<(), JournalError> {
+    if planted(Bug::JournalWithoutFence) {
+        return Ok(());
+    }
     let time = shared.pool.time();
     let deadline = time.elapsed() + Duration::from_millis(shared.settings.fence_limit_ms);
     let mut pause_ms = FENCE_PAUSE_MS.0;
@@ -191,10 +200,14 @@ fn replace_journal(
         ErrorClass::NoSpace => JournalError::NoSpace { reason: error.to_string() },
         _ => poisoned(error),
     };
-    let later = lines_behind(writer, covers)?;
-    let bytes = open::snapshot_bytes(covers, state);
-    kaas_substrate::write_small(substrate, &path_of(dir, SNAPSHOT, version), &bytes)
-        .map_err(|error| failed(&error))?;
+    let later = if planted(Bug::JournalForgetsLater) { Vec::new() } else { lines_behind(writer, covers)? };
+    let write_state = || {
+        let bytes = open::snapshot_bytes(covers, state);
+        kaas_substrate::write_small(substrate, &path_of(dir, SNAPSHOT, version), &bytes)
+    };
+    if !planted(Bug::JournalBeforeSnapshot) {
+        write_state().map_err(|error| failed(&error))?;
+    }
     let born = Born { version, snapshot: Some(version), lines: &later, last_sequence: sequence };
     let bytes = born.encode().map_err(|error| poisoned(&error))?;
     let path = path_of(dir, JOURNAL, version);
@@ -203,6 +216,9 @@ fn replace_journal(
         // used further only if it is certain that the name is not there.
         let listed = versioned::list(substrate, dir, JOURNAL).map_err(|error| poisoned(&error))?;
         return Err(if listed.contains(&version) { poisoned(&error) } else { failed(&error) });
+    }
+    if planted(Bug::JournalBeforeSnapshot) {
+        write_state().map_err(|error| poisoned(&error))?;
     }
     let file = substrate.open(&path, OpenMode::Write).map_err(|error| poisoned(&error))?;
     still_leading(shared)?;

@@ -109,6 +109,11 @@ impl JournalTicket {
         Self { ticket: completion::ready(Err(error)) }
     }
 
+    /// True once the outcome is known: [`JournalTicket::wait`] would not block.
+    pub fn is_told(&self) -> bool {
+        self.ticket.is_told()
+    }
+
     /// Blocks until the append is durable and was made by the slot's leader, or failed. Not for async code.
     pub fn wait(self) -> Result<Sequence, JournalError> {
         self.ticket.wait().unwrap_or_else(|_| Err(abandoned()))

@@ -10,9 +10,11 @@ use serde_json::Value;
 use super::line::{self, FORMAT, Header, Line, LineError, Parsed, Reference, parse_file};
 use super::state::{Sequence, Shared, State, Writer};
 use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
+use crate::layout::NEW_PREFIX;
 use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
 use crate::manifest::seal::seal_line;
 use crate::manifest::versioned::{self, FileVersion};
+use crate::planted::{Bug, planted};
 use crate::sync::{Condvar, Mutex};
 use crate::types::Epoch;
 
@@ -43,6 +45,17 @@ pub enum OpenError {
     NewerFormat { path: PathBuf, found: u64 },
 }
 
+impl OpenError {
+    /// Whether a file was not there that was listed or named.
+    fn is_missing(&self) -> bool {
+        match self {
+            Self::Storage(error) => error.is_not_found(),
+            Self::SnapshotMissing { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// What a slot held when it was taken over: the snapshot's state, then the appends behind it, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Replay {
@@ -57,27 +70,39 @@ pub struct Entry {
     pub value: Value,
 }
 
-/// Makes a slot's directory if there is none: built under a temporary name, with its fence, and renamed into place.
-/// Durable on return. Called by one process at a time for one slot.
-pub fn birth(substrate: &dyn Substrate, dir: &Path) -> kaas_substrate::Result<()> {
+/// Makes a slot's directory if there is none: built aside (`unique` makes its name, which no other attempt has), with its
+/// fence, and renamed into place. If another was faster, that one's is as good. Durable on return. Any number of
+/// processes may come to it at once: a coordinator that was deposed without knowing does.
+pub fn birth(substrate: &dyn Substrate, dir: &Path, unique: &str) -> kaas_substrate::Result<()> {
     let parent = dir.parent().unwrap_or(Path::new(""));
     let name = dir.file_name().unwrap_or_default();
-    if substrate.list(parent)?.iter().any(|entry| entry.name == name) {
+    let aside = format!("{NEW_PREFIX}{}", name.to_string_lossy());
+    let entries = substrate.list(parent)?;
+    if entries.iter().any(|entry| entry.name == name) {
+        // What others have left, or are at in vain: their rename finds the name taken.
+        for entry in entries {
+            let rest = entry.name.to_str().and_then(|entry| entry.strip_prefix(&aside));
+            if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
+                let _ = remove_tree(substrate, &parent.join(&entry.name));
+            }
+        }
         // Who renamed it into place may have been killed before it was durable.
         return substrate.sync_dir(parent);
     }
-    let mut temporary = std::ffi::OsString::from("~new-");
-    temporary.push(name);
-    let temporary = parent.join(temporary);
-    let leftover = remove_tree(substrate, &temporary);
-    if let Some(error) = leftover.err().and_then(|report| report.failures.into_iter().next()) {
-        return Err(error);
+    let temporary = parent.join(format!("{aside}-{unique}"));
+    if let Err(error) = build(substrate, &temporary).and_then(|()| substrate.rename(&temporary, dir)) {
+        let _ = remove_tree(substrate, &temporary);
+        if !substrate.list(parent)?.iter().any(|entry| entry.name == name) {
+            return Err(error);
+        }
     }
-    substrate.create_dir(&temporary)?;
-    leadership::birth(substrate, &temporary, Epoch::NONE)?;
-    substrate.sync_tree(&temporary)?;
-    substrate.rename(&temporary, dir)?;
     substrate.sync_dir(parent)
+}
+
+fn build(substrate: &dyn Substrate, temporary: &Path) -> kaas_substrate::Result<()> {
+    substrate.create_dir(temporary)?;
+    leadership::birth(substrate, temporary, Epoch::NONE)?;
+    substrate.sync_tree(temporary)
 }
 
 /// A snapshot file, as one sealed line.
@@ -141,11 +166,7 @@ impl Journal {
         settings: JournalSettings,
     ) -> Result<(Self, Replay), OpenError> {
         let leadership = leadership::claim(substrate, dir, epoch, claimant)?.timed(pool.time());
-        let found = find(substrate.as_ref(), dir)?;
-        // A journal of its own would be below that one, and looked at by nobody.
-        if let Some(by) = found.newest.map(|newest| newest.epoch).filter(|by| *by > epoch) {
-            return Err(OpenError::Deposed { by });
-        }
+        let found = find(substrate.as_ref(), dir, epoch)?;
         let version = FileVersion {
             epoch,
             // A number of this epoch is there if an earlier attempt of this run got as far.
@@ -193,19 +214,34 @@ impl Journal {
 }
 
 /// Reads the newest journal file and its snapshot. What is returned is on stable storage.
-fn find(substrate: &dyn Substrate, dir: &Path) -> Result<Found, OpenError> {
-    let Some(newest) = versioned::list(substrate, dir, JOURNAL)?.pop() else {
-        return Ok(Found {
-            newest: None,
-            snapshot: None,
-            lines: Vec::new(),
-            last_sequence: Sequence::default(),
-        });
-    };
-    let path = path_of(dir, JOURNAL, newest);
-    // Its last coordinator may have died between a write and its sync.
-    substrate.make_durable(&path, MAX_FILE_BYTES as u64)?;
-    Ok(read_newest(substrate, dir, newest)?.0)
+fn find(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<Found, OpenError> {
+    let mut seen = None;
+    loop {
+        let mut versions = versioned::list(substrate, dir, JOURNAL)?;
+        if planted(Bug::JournalStaleFile) && versions.len() > 1 {
+            versions.pop();
+        }
+        let Some(newest) = versions.pop() else {
+            return Ok(Found {
+                newest: None,
+                snapshot: None,
+                lines: Vec::new(),
+                last_sequence: Sequence::default(),
+            });
+        };
+        // A journal of its own would be below that one, and looked at by nobody.
+        if newest.epoch > epoch {
+            return Err(OpenError::Deposed { by: newest.epoch });
+        }
+        let path = path_of(dir, JOURNAL, newest);
+        // Its last coordinator may have died between a write and its sync.
+        let durable = substrate.make_durable(&path, MAX_FILE_BYTES as u64).map_err(OpenError::from);
+        match durable.and_then(|()| read_newest(substrate, dir, newest)) {
+            // A successor has removed it, perhaps; the newest one now says whether it has.
+            Err(error) if error.is_missing() && seen.replace(newest) != Some(newest) => {}
+            outcome => return Ok(outcome?.0),
+        }
+    }
 }
 
 /// What a journal file and its snapshot hold, and how many of the file's bytes that is, of how many.

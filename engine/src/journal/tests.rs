@@ -20,7 +20,7 @@ fn pool() -> Arc<IoPool> {
 
 fn born(volume: impl Substrate + 'static) -> Arc<dyn Substrate> {
     volume.create_dir(Path::new("slots")).unwrap();
-    birth(&volume, Path::new(SLOT)).unwrap();
+    birth(&volume, Path::new(SLOT), "1").unwrap();
     Arc::new(volume)
 }
 
@@ -119,12 +119,101 @@ fn a_slot_is_born_once_and_whole() {
     // A crash left half of one.
     memory.create_dir(Path::new("slots/~new-07")).unwrap();
     memory.open(Path::new("slots/~new-07/fence"), OpenMode::CreateNew).unwrap();
-    birth(&memory, Path::new(SLOT)).unwrap();
+    birth(&memory, Path::new(SLOT), "1").unwrap();
     let volume: Arc<dyn Substrate> = Arc::new(memory.clone());
     let (journal, _) = open(&volume, 3);
-    birth(&memory, Path::new(SLOT)).unwrap();
+    birth(&memory, Path::new(SLOT), "1").unwrap();
     journal.append(&[1]).wait().unwrap();
     assert_eq!(memory.list(Path::new("slots")).unwrap().len(), 1);
+}
+
+/// Lets another process do something right before the nth call.
+struct Meanwhile {
+    calls_left: AtomicU64,
+    act: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meanwhile").field("calls_left", &self.calls_left).finish_non_exhaustive()
+    }
+}
+
+impl Hook for Meanwhile {
+    fn before(&self, _: Point, _: &Path) -> Verdict {
+        if self.calls_left.fetch_sub(1, Ordering::SeqCst) == 1 {
+            (self.act)();
+        }
+        Verdict::Pass
+    }
+}
+
+/// The volume as a process sees it that another overtakes at its nth call; `None` once it makes fewer.
+fn overtaken<T>(
+    volume: &Arc<dyn Substrate>,
+    nth: u64,
+    act: impl Fn() + Send + Sync + 'static,
+    work: impl FnOnce(&Arc<dyn Substrate>) -> T,
+) -> Option<T> {
+    let hook = Arc::new(Meanwhile { calls_left: AtomicU64::new(nth), act: Box::new(act) });
+    let seen: Arc<dyn Substrate> =
+        Arc::new(Faulty::new(Arc::clone(volume), Arc::clone(&hook) as Arc<dyn Hook>));
+    let outcome = work(&seen);
+    // Wrapped round if it went below zero.
+    (hook.calls_left.load(Ordering::SeqCst).cast_signed() <= 0).then_some(outcome)
+}
+
+#[test]
+fn whoever_comes_to_a_slot_late_does_not_put_half_of_one_in_its_place() {
+    for nth in 1.. {
+        let memory = Memory::new();
+        memory.create_dir(Path::new("slots")).unwrap();
+        let volume: Arc<dyn Substrate> = Arc::new(memory);
+        let other = Arc::clone(&volume);
+        let act = move || {
+            birth(other.as_ref(), Path::new(SLOT), "other").unwrap();
+            open(&other, 1).0.append(&[1]).wait().unwrap();
+        };
+        let late = overtaken(&volume, nth, act, |seen| birth(seen.as_ref(), Path::new(SLOT), "late"));
+        let Some(outcome) = late else {
+            assert!(nth > 6, "{nth}");
+            return;
+        };
+        outcome.unwrap();
+        assert_eq!(numbers(&open(&volume, 2).1), [1], "call {nth}");
+        birth(volume.as_ref(), Path::new(SLOT), "next").unwrap();
+        assert_eq!(volume.list(Path::new("slots")).unwrap().len(), 1, "call {nth}");
+    }
+}
+
+#[test]
+fn a_coordinator_that_is_overtaken_while_it_opens_does_not_take_what_is_gone_for_damage() {
+    for nth in 1.. {
+        let volume = born(Memory::new());
+        let (journal, _) = open(&volume, 1);
+        let first = journal.append(&[1]).wait().unwrap();
+        journal.write_snapshot(first, &[1]).wait().unwrap();
+        let other = Arc::clone(&volume);
+        let act = move || {
+            let (journal, replay) = open(&other, 5);
+            let next = journal.append(&[2]).wait().unwrap();
+            journal.write_snapshot(next, &[numbers(&replay), vec![2]].concat()).wait().unwrap();
+        };
+        let Some(outcome) = overtaken(&volume, nth, act, |seen| try_open(seen, 3, settings())) else {
+            assert!(nth > 20, "{nth}");
+            return;
+        };
+        // Overtaken behind its last look at the fence, it finds out with its first append.
+        let is_right = match &outcome {
+            Err(OpenError::Deposed { .. } | OpenError::Claim(ClaimError::Refused { .. })) => true,
+            // Its own file was below that one's, and went.
+            Err(OpenError::Storage(error)) => error.path.to_string_lossy().contains("journal.00000003"),
+            Ok((journal, _)) => matches!(journal.append(&[9]).wait(), Err(JournalError::Deposed { .. })),
+            Err(_) => false,
+        };
+        assert!(is_right, "call {nth}: {outcome:?}");
+        assert_eq!(numbers(&open(&volume, 6).1), [1, 2], "call {nth}");
+    }
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use std::io::IoSlice;
 use std::path::Path;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, Record, RecordFile, Result, Substrate, TEMPORARY_PREFIX};
+use kaas_substrate::{
+    OpenMode, Operation, RECORD_BYTES, Record, RecordFile, Result, Substrate, TEMPORARY_PREFIX,
+};
 
 use super::claim;
 use super::record::FenceRecord;
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 
 /// Name of the fence in its directory.
@@ -190,6 +193,10 @@ pub(super) fn fill_below(fence: &dyn RecordFile, from: u64, epoch: Epoch) -> Res
         let mut records = read_some(fence, first, end)?;
         for (record, at) in records.iter_mut().zip(first..) {
             let decoded = FenceRecord::decode(record, epoch_at(at));
+            if planted(Bug::TornRecordRefusesClaims) && matches!(decoded, FenceRecord::Damaged(_)) {
+                let damaged = std::io::Error::from(std::io::ErrorKind::InvalidData);
+                return Err(kaas_substrate::Error::new(Operation::Read, Path::new(FENCE_NAME), damaged));
+            }
             if matches!(decoded, FenceRecord::Unclaimed | FenceRecord::Damaged(_)) {
                 *record = FenceRecord::Skipped { by: epoch }.encode(epoch_at(at));
             }

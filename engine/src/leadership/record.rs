@@ -42,6 +42,9 @@ pub enum FenceRecord {
 /// What is wrong with a record of the fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
+    /// Its end is missing: whoever wrote it stopped in the middle, or has not come to its end yet.
+    #[error("only its beginning is there")]
+    Unfinished,
     #[error("not a fence record")]
     Magic,
     #[error("format {found} is not known")]
@@ -98,11 +101,14 @@ impl FenceRecord {
     }
 
     fn decode_used(record: &Record, epoch: Epoch) -> Result<Self, Damage> {
+        let computed = crc32c::crc32c(record.get(..CRC_AT).unwrap_or_default());
+        let found = u32_at(record, CRC_AT)?;
+        if is_beginning(record, found, computed) {
+            return Err(Damage::Unfinished);
+        }
         if !record.starts_with(&MAGIC) {
             return Err(Damage::Magic);
         }
-        let computed = crc32c::crc32c(record.get(..CRC_AT).unwrap_or_default());
-        let found = u32_at(record, CRC_AT)?;
         if found != computed {
             return Err(Damage::Checksum { found, computed });
         }
@@ -123,6 +129,14 @@ impl FenceRecord {
             _ => Err(Damage::Field),
         }
     }
+}
+
+/// True for the first bytes of a record that was being written where zeros stood: its checksum, which comes last, is not
+/// there, or not all of it.
+fn is_beginning(record: &Record, found: u32, computed: u32) -> bool {
+    let written = record.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let starts_well = record.iter().take(written).zip(&MAGIC).all(|(found, magic)| found == magic);
+    starts_well && (0..4).any(|bytes| found != computed && found == computed & ((1 << (8 * bytes)) - 1))
 }
 
 fn decode_owner(record: &Record) -> Result<Claimant, Damage> {
@@ -212,10 +226,19 @@ mod tests {
     #[test]
     fn every_tear_is_found() {
         let record = claimed().encode(epoch(5));
-        for end in 1..CRC_AT {
-            let mut torn = record;
-            torn[end..].fill(0);
-            assert!(matches!(FenceRecord::decode(&torn, epoch(5)), FenceRecord::Damaged(_)), "torn at {end}");
+        let skipped = FenceRecord::Skipped { by: epoch(9) }.encode(epoch(5));
+        for end in 1..RECORD_BYTES {
+            for record in [record, skipped] {
+                let mut torn = record;
+                torn[end..].fill(0);
+                let found = FenceRecord::decode(&torn, epoch(5));
+                assert_eq!(found, FenceRecord::Damaged(Damage::Unfinished), "torn at {end}");
+            }
+            // Another one had been torn there before.
+            let mut torn = [&record[..end], &skipped[end..]].concat();
+            torn[CRC_AT..].fill(0);
+            let found = FenceRecord::decode(torn.as_array().unwrap(), epoch(5));
+            assert_eq!(found, FenceRecord::Damaged(Damage::Unfinished), "torn at {end}");
         }
     }
 

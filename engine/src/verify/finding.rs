@@ -176,6 +176,9 @@ kinds! {
     FenceDamaged Error
         "The leader cannot tell whether it still leads, and stops serving."
         "Repair, or restart the broker: a claim of a higher epoch heals the record.";
+    FenceRecordTorn Warning
+        "Whoever claimed this epoch stopped in the middle of it. Nobody leads at it, and a leader of a lower one cannot tell whether it still leads."
+        "Nothing where a leader is still to come: its claim heals the record. Else repair, or restart the broker.";
     FenceRecordDamaged Warning
         "An old epoch's record is damaged. Whoever leads is not concerned."
         "Nothing, or repair: the record is written anew.";

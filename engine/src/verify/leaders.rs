@@ -34,6 +34,14 @@ struct Fence {
     used: Vec<(u64, FenceRecord)>,
 }
 
+impl Fence {
+    /// The record of an epoch, if it is not zeros.
+    fn record_of(&self, epoch: Epoch) -> Option<&FenceRecord> {
+        let at = self.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
+        self.used.get(at).map(|(_, record)| record)
+    }
+}
+
 /// A claim file; for people, and to recognise a claim of one's own.
 #[derive(Debug, Deserialize)]
 struct ClaimFile {
@@ -64,12 +72,12 @@ pub(super) fn check(
             return None;
         }
     };
-    if judge(&fence, &path, written).iter().any(|finding| finding.severity > Severity::Info) {
+    if judge(&fence, &path, claims, written).iter().any(|finding| finding.severity > Severity::Info) {
         // A claim may be under way.
         thread::sleep(context.options.second_look_after);
         fence = read(context, &path).unwrap_or(fence);
     }
-    findings.extend(judge(&fence, &path, written));
+    findings.extend(judge(&fence, &path, claims, written));
     findings.extend(taken_away(context, dir, &fence));
     check_claims(context, dir, claims, &fence, findings);
     highest_claimed(&fence)
@@ -105,7 +113,7 @@ fn highest_claimed(fence: &Fence) -> Option<Epoch> {
 }
 
 /// What is wrong with the fence itself.
-fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
+fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<Epoch>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let position = |at: u64| at * RECORD_BYTES as u64;
     let vouches = |record: &FenceRecord| matches!(record, FenceRecord::Claimed { .. } | FenceRecord::Born);
@@ -113,13 +121,21 @@ fn judge(fence: &Fence, path: &Path, written: Option<Epoch>) -> Vec<Finding> {
     let born =
         fence.used.iter().rev().find(|(_, record)| *record == FenceRecord::Born).map_or(0, |(at, _)| *at);
 
+    let is_claimed = |epoch: Epoch| matches!(fence.record_of(epoch), Some(FenceRecord::Claimed { .. }));
+    let unfinished = claims.iter().rev().find(|epoch| !is_claimed(**epoch));
     let damaged = fence.used.iter().filter_map(|(at, record)| match record {
         FenceRecord::Damaged(damage) => Some((*at, damage)),
         _ => None,
     });
     // Those at the top come first: they concern whoever leads now.
     for (at, damage) in damaged.rev().take(DAMAGED_SHOWN_MAX) {
-        let kind = if at < top { Kind::FenceRecordDamaged } else { Kind::FenceDamaged };
+        let kind = match damage {
+            _ if at < top => Kind::FenceRecordDamaged,
+            Damage::Unfinished => Kind::FenceRecordTorn,
+            // Whoever has begun that claim writes everything below it.
+            _ if unfinished.is_some_and(|epoch| u64::from(epoch.get()) > at) => Kind::FenceRecordTorn,
+            _ => Kind::FenceDamaged,
+        };
         findings.push(Finding::new(kind, path, format!("record of epoch {at}: {damage}")).at(position(at)));
     }
     // Below the highest claim everything is used, back to the birth.
@@ -180,10 +196,6 @@ fn check_claims(
     fence: &Fence,
     findings: &mut Vec<Finding>,
 ) {
-    let record_of = |epoch: Epoch| {
-        let at = fence.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
-        fence.used.get(at).map(|(_, record)| record)
-    };
     let highest = highest_claimed(fence);
     for epoch in claims {
         let path = claim_path(dir, *epoch);
@@ -196,7 +208,7 @@ fn check_claims(
                 continue;
             }
         };
-        let unfinished = match record_of(*epoch) {
+        let unfinished = match fence.record_of(*epoch) {
             Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
             // A claim that came too late: the first owner's file was collected, which made room for another's.
             Some(FenceRecord::Claimed { .. }) if highest > Some(*epoch) => {
@@ -274,9 +286,15 @@ fn read_claim(context: &Context<'_>, path: &Path, epoch: Epoch) -> Result<Option
 mod tests {
     use super::*;
 
-    fn judged(used: Vec<(u64, FenceRecord)>, written: u32) -> Vec<Kind> {
+    fn judged_with(claims: &[u32], used: Vec<(u64, FenceRecord)>, written: u32) -> Vec<Kind> {
         let fence = Fence { length: 64 * RECORD_BYTES as u64, used };
-        judge(&fence, Path::new("fence"), Epoch::new(written)).iter().map(|finding| finding.kind).collect()
+        let claims = claims.iter().filter_map(|epoch| Epoch::new(*epoch)).collect();
+        let findings = judge(&fence, Path::new("fence"), &claims, Epoch::new(written));
+        findings.iter().map(|finding| finding.kind).collect()
+    }
+
+    fn judged(used: Vec<(u64, FenceRecord)>, written: u32) -> Vec<Kind> {
+        judged_with(&[], used, written)
     }
 
     fn claimed() -> FenceRecord {
@@ -307,5 +325,12 @@ mod tests {
         let damaged = FenceRecord::Damaged(Damage::Magic);
         assert_eq!(judged(vec![(1, damaged.clone()), (2, claimed())], 2), [Kind::FenceRecordDamaged]);
         assert_eq!(judged(vec![(1, claimed()), (2, damaged)], 1), [Kind::FenceDamaged]);
+        let torn = FenceRecord::Damaged(Damage::Unfinished);
+        assert_eq!(judged(vec![(1, torn.clone()), (2, claimed())], 2), [Kind::FenceRecordDamaged]);
+        assert_eq!(judged(vec![(1, claimed()), (2, torn)], 1), [Kind::FenceRecordTorn]);
+        // Overwritten in part by a claim of epoch 3 that did not come to its end.
+        let fence = || vec![(1, claimed()), (2, FenceRecord::Damaged(Damage::Magic))];
+        assert_eq!(judged_with(&[1, 3], fence(), 1), [Kind::FenceRecordTorn]);
+        assert_eq!(judged_with(&[1, 2], fence(), 1), [Kind::FenceDamaged]);
     }
 }

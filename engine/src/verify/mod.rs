@@ -39,6 +39,7 @@ mod segment;
 mod slots;
 mod text;
 mod topics;
+mod torn;
 mod tree;
 mod view;
 mod walk;
@@ -138,5 +139,13 @@ pub fn verify_partition(
     let context = Context { substrate, options, progress };
     let mut report = Report { partitions: 1, ..Report::default() };
     report.add(partition::examine(&context, dir, expected), dir, options.findings_max);
+    report
+}
+
+/// Examines one slot's directory, relative to the substrate's root. A failing volume is a finding, too.
+pub fn verify_slot(substrate: &dyn Substrate, dir: &Path, options: &Options) -> Report {
+    let context = Context { substrate, options, progress: &Progress::default() };
+    let mut report = Report { slots: 1, ..Report::default() };
+    report.add(slots::examine(&context, dir), dir, options.findings_max);
     report
 }

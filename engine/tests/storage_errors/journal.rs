@@ -31,7 +31,7 @@ impl Bench {
     fn new(fault: &Fault) -> Self {
         let memory = Memory::new();
         memory.create_dir(Path::new("slots")).unwrap();
-        birth(&memory, Path::new(SLOT)).unwrap();
+        birth(&memory, Path::new(SLOT), "1").unwrap();
         let clean: Arc<dyn Substrate> = Arc::new(memory);
         let hook: Arc<dyn Hook> = Arc::clone(&fault.rules) as _;
         let faulty = Arc::new(Faulty::new(Arc::clone(&clean), hook));

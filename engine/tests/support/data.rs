@@ -75,7 +75,7 @@ impl Data {
         data.write_json("topics/orders/config.00000001.1.json", &json!({"config": {"retention.ms": "1"}}));
 
         let slot = Path::new(SLOT);
-        journal::birth(&*volume, slot).unwrap();
+        journal::birth(&*volume, slot, "1").unwrap();
         let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
         let pool = Arc::new(IoPool::new(settings).unwrap());
         let (journal, _) =

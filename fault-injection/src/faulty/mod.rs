@@ -100,6 +100,9 @@ pub enum Verdict {
     /// A write: some sectors are written ([`Effect::Sectors`]), then it fails with an error of this class. Other calls fail
     /// without an effect.
     Torn { kept: u64, class: ErrorClass },
+    /// A write goes through in two calls: the first `bytes` bytes, then [`Hook::between_halves`], then all of it. Other
+    /// calls go through.
+    Halves { bytes: usize },
     /// It says that it has succeeded, and has no effect: a sync that lies, a write that went nowhere. Calls that return
     /// something go through.
     Lost,
@@ -127,6 +130,10 @@ pub enum Effect {
     Sectors {
         kept: u64,
     },
+    /// A write: its first bytes, this many, and then everything. Everything of other calls.
+    Halves {
+        bytes: usize,
+    },
     Everything,
 }
 
@@ -134,6 +141,11 @@ pub enum Effect {
 pub trait Hook: Send + Sync + std::fmt::Debug {
     /// What becomes of this call.
     fn before(&self, point: Point, path: &Path) -> Verdict;
+
+    /// Called in the middle of a write that happens in two halves. False if there is no second one: the process died.
+    fn between_halves(&self, _path: &Path) -> bool {
+        true
+    }
 
     /// Called when the call has had its effect, before its caller goes on; not for calls without an effect.
     fn after(&self, _point: Point, _path: &Path) {}

@@ -56,6 +56,47 @@ fn a_torn_record_is_half_new_and_half_old() {
     assert_eq!((found[2][99], found[2][100]), (2, 1));
 }
 
+/// Keeps what stands in a record file between the two halves of a write.
+#[derive(Debug)]
+struct Halfway {
+    seen: std::sync::Mutex<Vec<u8>>,
+    memory: Memory,
+    goes_on: bool,
+}
+
+impl Hook for Halfway {
+    fn before(&self, point: Point, _: &Path) -> Verdict {
+        let is_write = matches!(point, Point::WriteRecords | Point::CreateRecords | Point::SyncDir);
+        if is_write { Verdict::Halves { bytes: RECORD_BYTES + 100 } } else { Verdict::Pass }
+    }
+
+    fn between_halves(&self, path: &Path) -> bool {
+        let mut records = [[0; RECORD_BYTES]; 2];
+        self.memory.open_records(path).unwrap().read(0, &mut records).unwrap();
+        self.seen.lock().unwrap().extend_from_slice(records.as_flattened());
+        self.goes_on
+    }
+}
+
+#[test]
+fn a_write_in_two_halves_shows_the_first_and_then_everything_or_nothing_more() {
+    for goes_on in [true, false] {
+        let memory = Memory::new();
+        let hook = Arc::new(Halfway { seen: std::sync::Mutex::default(), memory: memory.clone(), goes_on });
+        let faulty = Faulty::new(Arc::new(memory.clone()), Arc::clone(&hook) as Arc<dyn Hook>);
+        faulty.create_records(Path::new("r"), 2).unwrap();
+        let records = faulty.open_records(Path::new("r")).unwrap();
+        let outcome = records.write(0, &[[7; RECORD_BYTES]; 2]);
+        assert_eq!((outcome.is_ok(), faulty.has_crashed()), (goes_on, !goes_on));
+        let half = [vec![7; RECORD_BYTES + 100], vec![0; RECORD_BYTES - 100]].concat();
+        assert_eq!(*hook.seen.lock().unwrap(), half);
+        let mut found = [[0; RECORD_BYTES]; 2];
+        memory.open_records(Path::new("r")).unwrap().read(0, &mut found).unwrap();
+        assert_eq!(found.as_flattened(), if goes_on { &[7; 2 * RECORD_BYTES][..] } else { &half[..] });
+        assert_eq!(faulty.sync_dir(Path::new("")).is_ok(), goes_on);
+    }
+}
+
 #[test]
 fn a_failure_after_the_effect_has_the_effect() {
     let (memory, _, faulty) =

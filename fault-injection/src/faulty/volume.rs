@@ -52,6 +52,7 @@ impl Effect {
             Self::Everything => vec![Range { start: 0, end: length }],
             Self::Nothing => Vec::new(),
             Self::Part { bytes } => vec![Range { start: 0, end: bytes.min(length) }],
+            Self::Halves { bytes } => [bytes.min(length), length].map(|end| Range { start: 0, end }).to_vec(),
             Self::Sectors { kept } => {
                 // Sectors are those of the file.
                 let into = usize::try_from(offset % RECORD_BYTES as u64).unwrap_or(0);
@@ -84,6 +85,7 @@ impl Gate {
                 std::thread::sleep(Duration::from_millis(ms));
                 (Effect::Everything, None)
             }
+            Verdict::Halves { bytes } => (Effect::Halves { bytes }, None),
             Verdict::Lost => (Effect::Nothing, None),
             Verdict::Fail(class) => (Effect::Nothing, Some(error_number(class))),
             Verdict::FailAfter(class) => (Effect::Everything, Some(error_number(class))),
@@ -101,7 +103,9 @@ impl Gate {
         let act = || act().inspect(|_| self.hook.after(point, path));
         match self.decide(point, path) {
             (_, None) => act(),
-            (Effect::Everything, Some(number)) => act().and_then(|_| Err(Self::error(point, path, number))),
+            (Effect::Everything | Effect::Halves { .. }, Some(number)) => {
+                act().and_then(|_| Err(Self::error(point, path, number)))
+            }
             (_, Some(number)) => Err(Self::error(point, path, number)),
         }
     }
@@ -109,7 +113,7 @@ impl Gate {
     /// A call that returns nothing; it cannot happen in part.
     fn change(&self, point: Point, path: &Path, act: impl FnOnce() -> Result<()>) -> Result<()> {
         let (effect, error) = self.decide(point, path);
-        if effect == Effect::Everything {
+        if matches!(effect, Effect::Everything | Effect::Halves { .. }) {
             act()?;
             self.hook.after(point, path);
         }
@@ -123,10 +127,17 @@ impl Gate {
         path: &Path,
         offset: u64,
         length: usize,
-        act: impl FnMut(Range<usize>) -> Result<()>,
+        mut act: impl FnMut(Range<usize>) -> Result<()>,
     ) -> Result<()> {
         let (effect, error) = self.decide(point, path);
-        effect.parts(offset, length).into_iter().try_for_each(act)?;
+        for (number, part) in effect.parts(offset, length).into_iter().enumerate() {
+            let is_second = number > 0 && matches!(effect, Effect::Halves { .. });
+            if is_second && !self.hook.between_halves(path) {
+                self.crashed.store(true, Ordering::SeqCst);
+                return Err(Self::error(point, path, error_number(ErrorClass::Io)));
+            }
+            act(part)?;
+        }
         if effect != Effect::Nothing {
             self.hook.after(point, path);
         }

@@ -49,6 +49,7 @@ impl<'a> Led<'a> {
             full_of_holes: has(&[
                 Kind::FenceGap,
                 Kind::FenceBehind,
+                Kind::FenceRecordTorn,
                 Kind::FenceRecordDamaged,
                 Kind::FenceDamaged,
             ]),

@@ -94,10 +94,7 @@ fn replay(arguments: &Arguments, line: &Line) -> Result<ExitCode, String> {
     } else {
         outcome.trace.iter().for_each(|step| println!("{step}"));
         let counts = outcome.counts;
-        println!(
-            "{line}\n{} steps, {} leaders, {} records acknowledged, {} read, {} segments compacted; trace {:016x}",
-            counts.steps, counts.leaders, counts.acknowledged, counts.read, counts.compacted, outcome.hash
-        );
+        println!("{line}\n{counts}; trace {:016x}", outcome.hash);
         outcome.problems.iter().for_each(|problem| println!("{problem}"));
     }
     Ok(if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -113,6 +110,7 @@ fn describe(outcome: &Outcome) -> serde_json::Value {
         "acknowledged": outcome.counts.acknowledged,
         "read": outcome.counts.read,
         "compacted": outcome.counts.compacted,
+        "torn_fences": outcome.counts.torn_fences,
         "trace_hash": format!("{:016x}", outcome.hash),
     })
 }
@@ -182,15 +180,10 @@ fn per_minute(runs: u64, elapsed: Duration) -> u64 {
 fn print_text(explored: &Explored, shrunk: &[Shrunk], elapsed: Duration) {
     let counts = explored.counts;
     println!(
-        "{} runs in {:.1} s ({} a minute): {} steps, {} leaders, {} records acknowledged, {} read, {} segments compacted",
+        "{} runs in {:.1} s ({} a minute): {counts}",
         explored.runs,
         elapsed.as_secs_f64(),
-        per_minute(explored.runs, elapsed),
-        counts.steps,
-        counts.leaders,
-        counts.acknowledged,
-        counts.read,
-        counts.compacted
+        per_minute(explored.runs, elapsed)
     );
     for (failed, shrunk) in explored.failures.iter().zip(shrunk) {
         println!("\n{}", failed.line);
@@ -226,6 +219,8 @@ fn print_json(explored: &Explored, shrunk: &[Shrunk], elapsed: Duration) {
             "leaders": counts.leaders,
             "acknowledged": counts.acknowledged,
             "read": counts.read,
+            "compacted": counts.compacted,
+            "torn_fences": counts.torn_fences,
             "failures": failures,
         })
     );
