@@ -111,13 +111,25 @@ mod real_clients {
         let rewritten = |log: &PathBuf| log.file_stem().unwrap().to_str().unwrap().split('-').count() == 3;
         logs.retain(|log| log.to_str().unwrap().contains(&prefix) && rewritten(log));
         assert!(logs.len() >= 2, "rewritten segments: {logs:?}");
+        let (mut index_entries, mut time_entries) = (0, 0);
         for log in &logs {
             let base = base_offset(log).to_string();
-            // Too few batches are left for index entries.
-            let more = ["--log", log.to_str().unwrap(), "--base-offset", &base, "--gaps"];
+            let (index, time) = (log.with_extension("index"), log.with_extension("timeindex"));
+            let mut more = vec!["--log", log.to_str().unwrap(), "--base-offset", &base, "--gaps"];
+            // Where too few batches are left for entries, there are no files.
+            let has_indexes = index.exists() && time.exists();
+            if has_indexes {
+                more.extend(["--index", index.to_str().unwrap(), "--timeindex", time.to_str().unwrap()]);
+            }
             let answer = run("dump-log", "check", broker.bootstrap(), &prefix, &more);
             assert!(number(&answer, "batches") > 0, "{answer}");
+            if has_indexes {
+                index_entries += number(&answer, "index_entries");
+                time_entries += number(&answer, "timeindex_entries");
+            }
         }
+        assert!(index_entries >= 10, "{index_entries} entries in the offset indexes");
+        assert!(time_entries >= 1, "{time_entries} entries in the time indexes");
     }
 
     fn logs_below(folder: &Path, found: &mut Vec<PathBuf>) {

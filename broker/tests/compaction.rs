@@ -138,3 +138,42 @@ fn without_the_cleaner_nothing_is_compacted() {
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(consume(&mut client, "t").len(), 100);
 }
+
+/// A damaged batch ends the round, and the log of the broker says why, what to do, and for how long the partition is left alone.
+/// It is served all the same.
+#[test]
+fn a_round_that_fails_is_told_of() {
+    let mut broker = Broker::start(&["--set", "log.cleaner.enable=false"]);
+    let mut client = broker.connect();
+    client.create_topic("t", 1, CONFIGS);
+    let value = "x".repeat(500);
+    for _ in 0..40 {
+        client.produce("t", 0, keyed(&[("same", Some(&value))], Compression::None));
+    }
+    broker.process.kill().unwrap();
+    let partition = broker.dir.path().join("topics/t/0");
+    let mut logs: Vec<_> = std::fs::read_dir(&partition)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    logs.sort();
+    let mut damaged = std::fs::read(&logs[0]).unwrap();
+    damaged[200] ^= 1;
+    std::fs::write(&logs[0], damaged).unwrap();
+
+    broker.restart(&["--set", "log.cleaner.backoff.ms=50"]);
+    let mut client = broker.connect();
+    let offset = client.produce("t", 0, keyed(&[("same", Some("later"))], Compression::None)).base_offset;
+    let words = "compaction failed: the partition is left uncompacted for now";
+    until("the failure is told of", || broker.process.said().contains(words));
+    let said = broker.process.said();
+    let line = said.lines().find(|line| line.contains(words)).unwrap();
+    for part in ["topics/t/0", "is damaged: at byte 0", "CRC", "kaas-engine verify", "600000"] {
+        assert!(line.contains(part), "no {part:?} in {line}");
+    }
+    assert_eq!(said.matches(words).count(), 1, "it is not tried again at once:\n{said}");
+    let data = client.fetch("t", 0, offset);
+    assert_eq!(data.error_code, ErrorCode::NONE);
+    assert!(!record_bytes(&data).is_empty());
+}

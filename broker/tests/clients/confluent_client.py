@@ -131,10 +131,12 @@ def compaction(bootstrap, prefix):
     """A compacted topic: waits until old records are gone, and finds the newest of each key where they were."""
     topic = f"{prefix}-confluent-compacted"
     create_topic(admin_client(bootstrap), topic, 1, {
-        "cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01"})
+        "cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01", "index.interval.bytes": "1000"})
     random.seed(2)
     sent, newest, count = {}, {}, 5000
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "enable.idempotence": True})
+    # What is left of 400 keys are 20 batches at least: enough for entries in the indexes.
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 5, "enable.idempotence": True,
+                         "batch.num.messages": 20})
 
     def delivered(key, value):
         def callback(error, message):
@@ -144,7 +146,7 @@ def compaction(bootstrap, prefix):
         return callback
 
     for n in range(count):
-        key = b"k%d" % (n % 40)
+        key = b"k%d" % (n % 400)
         # Incompressible, or it would take long to fill segments; every 40th key ends with a tombstone.
         value = None if n % 40 == 39 and n > count - 400 else random.randbytes(800)
         producer.produce(topic, value=value, key=key, on_delivery=delivered(key, value))

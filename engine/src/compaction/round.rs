@@ -328,13 +328,11 @@ impl Round<'_> {
     }
 }
 
-/// What an operator can do about a round that failed.
+/// What an operator can do about a round that failed, where the error does not say so itself.
 fn hint(error: &EngineError) -> Option<&'static str> {
     match error {
-        EngineError::Damaged { .. } => Some("kaas-engine verify says what is damaged, and mends what can be"),
-        // Says so itself.
-        EngineError::DedupeBufferTooSmall { .. } => None,
-        _ => Some("look at the volume: is it full, can it be written?"),
+        EngineError::Storage(_) => Some("look at the volume: is it full, can it be written?"),
+        _ => None,
     }
 }
 
