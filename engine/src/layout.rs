@@ -26,6 +26,17 @@ pub const LOCK_FILE: &str = "lock";
 /// What the data directory is, within [`CLUSTER_DIR`].
 pub const META_FILE: &str = "meta.json";
 
+/// Whether a cluster id is one that brokers take: 1 to 128 printable ASCII characters.
+pub fn is_cluster_id(id: &str) -> bool {
+    (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Kafka's rules for topic names.
+pub(crate) fn is_topic_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(legal)
+}
+
 /// The format of the data directory that is written, and the highest that is read.
 pub const DATA_FORMAT: u32 = 1;
 
@@ -124,4 +135,29 @@ pub fn bear_cluster<Id: Serialize>(
 pub fn write_new(substrate: &dyn Substrate, path: &Path, bytes: &[u8]) -> Result<(), kaas_substrate::Error> {
     let file = substrate.open(path, OpenMode::CreateNew)?;
     file.write_all_at(&[IoSlice::new(bytes)], 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topic_names() {
+        for name in ["a", "A.b_c-9", ".hidden", "__consumer_offsets", &"x".repeat(249)] {
+            assert!(is_topic_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "a b", "~new-x", &"x".repeat(250)] {
+            assert!(!is_topic_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn cluster_ids() {
+        for id in ["x", "abcdefghijklmnopqrstuv", &"x".repeat(128)] {
+            assert!(is_cluster_id(id), "{id}");
+        }
+        for id in ["", "a b", "\u{e9}", "a\n", &"x".repeat(129)] {
+            assert!(!is_cluster_id(id), "{id}");
+        }
+    }
 }

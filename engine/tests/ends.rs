@@ -98,6 +98,27 @@ fn a_last_segment_that_ends_elsewhere_than_its_index_says() {
 }
 
 #[test]
+fn an_index_that_leads_too_far_hides_nothing() {
+    let volume = closed();
+    let all = placed(&volume);
+    for index in files(&volume, "", ".index") {
+        // Each entry says that its batch ends one offset earlier than it does.
+        change(&index, |bytes| {
+            for entry in bytes.chunks_mut(8) {
+                let offset = i32::from_be_bytes(entry[..4].try_into().unwrap());
+                entry[..4].copy_from_slice(&(offset - 1).to_be_bytes());
+            }
+        });
+    }
+    let led = open(&volume);
+    for offset in all.keys() {
+        let batch = support::bytes_of(&led.read(*offset).unwrap());
+        let header = kaas_engine::batch::BatchHeader::parse(&batch).unwrap();
+        assert!(header.base_offset.0 <= *offset && *offset <= header.last_offset().0, "{offset}: {header:?}");
+    }
+}
+
+#[test]
 fn records_below_the_high_watermark_that_are_gone() {
     let volume = small_segments();
     let log = volume.open();

@@ -154,6 +154,17 @@ fn epochs(partition: &Arc<Partition>) -> Vec<Option<(u32, i64)>> {
 }
 
 #[test]
+fn names_and_ids_that_kaas_would_not_take_are_refused() {
+    let kafka = Kafka::orders();
+    kafka.put("meta.properties", b"version=1\ncluster.id=\n");
+    kafka.log("a line\nbreak-0", 0, &[]);
+    let problems = kafka.problems();
+    for problem in ["its cluster id is no text", "\"a line\\nbreak\" is no name of a topic"] {
+        assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:?}");
+    }
+}
+
+#[test]
 fn records_offsets_epochs_and_producers_are_carried_over() {
     let (kafka, target) = (Kafka::orders(), empty());
     let report = kafka.import(&target);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kaas_engine::batch::{BatchHeader, check_crc};
 use kaas_engine::identity::read_partition;
-use kaas_engine::leadership::{self, Claimant};
+use kaas_engine::leadership::{self, ClaimError, Claimant};
 use kaas_engine::manifest::versioned::read_highest;
 use kaas_engine::manifest::{MANIFEST, Manifest};
-use kaas_engine::types::{Offset, Timestamp};
+use kaas_engine::types::{Epoch, Offset, Timestamp};
 use kaas_engine::{
     Engine, EngineError, EngineSettings, FetchedRecords, Isolation, LogConfig, ManualClock, OpenPartition,
     Partition, Read, ReadError, ReadRequest, RecordsPart,
@@ -42,9 +42,18 @@ impl Served {
 }
 
 impl Led {
-    /// Opens the partition in `dir` at the next epoch that can be claimed.
+    /// Opens the partition in `dir` at the next epoch that can be claimed; the one that the fence offers may turn out to be taken.
     pub fn open(volume: &Arc<dyn Substrate>, dir: &Path) -> Result<Self, EngineError> {
-        let epoch = leadership::highest(&**volume, dir)?.next();
+        let highest = leadership::highest(&**volume, dir)?;
+        match Self::open_at(volume, dir, highest.next()) {
+            Err(EngineError::Claim(refused)) if let ClaimError::Refused { highest, .. } = *refused => {
+                Self::open_at(volume, dir, highest.next())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn open_at(volume: &Arc<dyn Substrate>, dir: &Path, epoch: Epoch) -> Result<Self, EngineError> {
         let identity = read_partition(&**volume, dir)?;
         let clock = Arc::new(ManualClock::new(NOW));
         let mut settings = EngineSettings::default();
@@ -116,7 +125,7 @@ impl Led {
                 let header = BatchHeader::parse(&bytes).expect("a batch is served that is none");
                 assert!(
                     header.last_offset() >= from && header.next_offset() <= high_watermark,
-                    "out of bounds"
+                    "out of bounds: {header:?}, read from offset {from}, up to {high_watermark}"
                 );
                 let bytes = bytes.split_to(header.batch_bytes);
                 if let Err(error) = check_crc(&bytes) {

@@ -113,8 +113,8 @@ fn repaired(volume: &Arc<dyn Substrate>, report: &Report, tree: &dyn Fn() -> Tre
         assert_eq!(planned.directory, done.directory);
         if done.outcome == Outcome::Repaired {
             assert_eq!(
-                (&planned.steps, &planned.lost),
-                (&done.steps, &done.lost),
+                (steps(planned), &planned.lost),
+                (steps(done), &done.lost),
                 "the dry run said something else"
             );
         }
@@ -127,6 +127,13 @@ fn repaired(volume: &Arc<dyn Substrate>, report: &Report, tree: &dyn Fn() -> Tre
         assert!(left.is_empty(), "{left:#?}\nis left after {done:#?}");
     }
     Some(done)
+}
+
+/// The steps of a repair, but for what its claim makes needless: that heals records of the fence by itself.
+fn steps(repaired: &Repaired) -> Vec<&String> {
+    let is_about_the_fence =
+        |step: &&String| step.contains("in the fence") || step.starts_with("copy fence ");
+    repaired.steps.iter().filter(|step| !is_about_the_fence(step)).collect()
 }
 
 /// Whether a finding in a partition's directory is one that a repair should have dealt with.

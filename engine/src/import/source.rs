@@ -12,6 +12,7 @@ use super::kafka_files::{
 };
 use super::metadata_log::{self, TopicConfigs};
 use super::{Options, Problem};
+use crate::layout::{is_cluster_id, is_topic_name};
 use crate::types::Offset;
 
 /// Largest of Kafka's small files that is read.
@@ -132,7 +133,15 @@ fn find_in(
     let recovery_points = parsed(volume, Path::new(RECOVERY_POINT_CHECKPOINT), offset_checkpoint, problems)?;
     let cleaned = parsed(volume, Path::new(CLEANER_CHECKPOINT), offset_checkpoint, problems)?;
     if let Some(meta) = read_text(volume, Path::new(META_PROPERTIES))? {
-        found.cluster_id = found.cluster_id.take().or(property(&meta, "cluster.id").map(str::to_owned));
+        let id = property(&meta, "cluster.id");
+        if id.is_some_and(|id| !is_cluster_id(id)) {
+            problems.push(Problem::new(
+                shown(volume, Path::new(META_PROPERTIES)),
+                "its cluster id is no text of 1 to 128 printable ASCII characters",
+                "restore the file; or take the line away, and a new cluster id is made",
+            ));
+        }
+        found.cluster_id = found.cluster_id.take().or(id.map(str::to_owned));
     }
     let mut any = false;
     for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Dir) {
@@ -158,6 +167,11 @@ fn find_in(
             continue;
         }
         any = true;
+        if !is_topic_name(&topic) {
+            let problem = format!("{topic:?} is no name of a topic");
+            problems.push(Problem::new(shown(volume, dir), problem, "it is none of Kafka's: take it away"));
+            continue;
+        }
         let key = (topic, partition);
         let offset =
             |offsets: &BTreeMap<(String, u32), i64>| Offset(offsets.get(&key).copied().unwrap_or(0).max(0));

@@ -170,7 +170,7 @@ pub(super) fn fill_from(fence: &dyn RecordFile, epoch: Epoch) -> Result<u64> {
     Ok(1)
 }
 
-/// Makes every record between the birth of `dir` and `epoch` used, also where one above it vouches for all below:
+/// Makes every record between the birth of `dir` and `epoch` used, and leaves no damaged one below, also where one above it vouches for all below:
 /// for a repair that holds `epoch`. Durable on return.
 pub(crate) fn fill_gaps(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<()> {
     let used = records(substrate, dir)?;
@@ -178,9 +178,15 @@ pub(crate) fn fill_gaps(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> 
         // It says that the directory was taken away, or nothing: a claim has just found that it was not.
         give_back(substrate, dir)?;
     }
-    let born = used.into_iter().rfind(|(_, record)| *record == FenceRecord::Born);
+    let born =
+        used.iter().rfind(|(_, record)| *record == FenceRecord::Born).map_or(Epoch::NONE, |(born, _)| *born);
     let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
-    fill_below(fence.as_ref(), born.map_or(1, |(epoch, _)| index(epoch) + 1), epoch)
+    // Below the birth there need be no record; but none that is damaged.
+    let damaged = used.iter().filter(|(_, record)| matches!(record, FenceRecord::Damaged(_)));
+    for (at, _) in damaged.filter(|(at, _)| Epoch::NONE < *at && *at < born) {
+        fence.write(index(*at), &[FenceRecord::Skipped { by: epoch }.encode(*at)])?;
+    }
+    fill_below(fence.as_ref(), index(born) + 1, epoch)
 }
 
 /// Makes every record from index `from` up to the one below `epoch` durable and used: what is zeros or damaged

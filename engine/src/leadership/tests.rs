@@ -309,3 +309,21 @@ fn damage_of_the_first_record_does_not_keep_anybody_from_leading() {
     damage(&volume, 0, 20);
     assert_leading(&take(&volume, 2, "a").unwrap());
 }
+
+#[test]
+fn filling_gaps_leaves_no_damaged_record() {
+    let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
+    volume.create_dir(Path::new("d")).unwrap();
+    // Below its birth nothing has a record.
+    birth(&*volume, Path::new("d"), epoch(3)).unwrap();
+    take(&volume, 5, "a").unwrap();
+    for at in [1, 2, 4] {
+        damage(&volume, at, 300);
+    }
+    let leadership = take(&volume, 6, "repair").unwrap();
+    fill_gaps(&*volume, Path::new("d"), epoch(6)).unwrap();
+    let records = records(&*volume, Path::new("d")).unwrap();
+    assert!(!records.iter().any(|(_, record)| matches!(record, FenceRecord::Damaged(_))), "{records:?}");
+    assert!(records.contains(&(epoch(3), FenceRecord::Born)));
+    assert_leading(&leadership);
+}

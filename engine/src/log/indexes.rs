@@ -1,7 +1,9 @@
 //! The three indexes of one segment, as the log uses them. The structures themselves are in [`crate::index`].
 
 use crate::batch::BatchHeader;
-use crate::index::{AbortedTransaction, IndexError, OffsetIndex, SegmentIndexes, TimeIndex, TxnIndex};
+use crate::index::{
+    AbortedTransaction, IndexError, OffsetIndex, OffsetPosition, SegmentIndexes, TimeIndex, TxnIndex,
+};
 use crate::producer_state::CompletedTransaction;
 use crate::types::{Offset, Timestamp};
 
@@ -100,6 +102,11 @@ impl LogIndexes {
             time: self.segment.times().as_bytes().to_vec(),
             txn: self.txn.as_bytes().to_vec(),
         }
+    }
+
+    /// Where the index says to look for the batch that holds `offset`; the segment's start without an entry.
+    pub(crate) fn lookup(&self, offset: Offset) -> OffsetPosition {
+        self.segment.offsets().lookup(offset)
     }
 
     /// From where to walk to the batch that holds `offset`.

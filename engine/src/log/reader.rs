@@ -15,7 +15,7 @@ use super::segment::{OpenSegment, Segment};
 use super::status::Status;
 use crate::batch::{BatchHeader, HEADER_BYTES};
 use crate::error::ReadError;
-use crate::index::AbortedTransaction;
+use crate::index::{AbortedTransaction, OffsetPosition};
 use crate::types::Offset;
 
 /// File ranges smaller than this are read into memory instead: a send of their own would cost more.
@@ -194,8 +194,8 @@ impl BlockingRead {
     ) -> Result<Offset, ReadError> {
         let ReadRequest { from, max_bytes, at_least_one, file_ranges, .. } = self.request;
         let open = self.partition.open_segment(segment)?;
-        let position = open.indexes.lock().position_of(from);
-        let Some((start, first)) = first_batch(&*open.file, position, segment.bytes(), from, segment)? else {
+        let hint = open.indexes.lock().lookup(from);
+        let Some((start, first)) = first_batch(&*open.file, hint, from, segment)? else {
             // Nothing would ever come here for a reader that waits.
             let reason =
                 format!("no batch goes beyond offset {from}, though the segment counts up to further on");
@@ -225,27 +225,29 @@ impl BlockingRead {
             fetched.push(read_batch(&*open.file, start, &first, segment)?);
             return Ok(first.next_offset());
         }
-        self.read_into_memory(segment, &open, start, fetched)
+        self.read_into_memory(segment, &open, start, &first, fetched)
     }
 
-    /// Reads whole batches into memory, as many as fit; the first one, at `start`, does.
+    /// Reads whole batches into memory, as many as fit; `first`, at `start`, does.
     fn read_into_memory(
         &self,
         segment: &Segment,
         open: &OpenSegment,
         start: u64,
+        first: &BatchHeader,
         fetched: &mut FetchedRecords,
     ) -> Result<Offset, ReadError> {
         let room = usize::try_from(segment.bytes().saturating_sub(start)).unwrap_or(usize::MAX);
         let mut buffer = vec![0; self.request.max_bytes.min(room)];
         let read = open.file.read_at(&mut buffer, start)?;
         buffer.truncate(read);
-        let (mut end, mut end_offset) = (0, self.request.from);
+        let (mut end, mut end_offset) = (0, first.base_offset);
         while let Some(rest) = buffer.get(end..).filter(|rest| rest.len() >= HEADER_BYTES) {
             let header = BatchHeader::parse(rest)
                 .map_err(|error| damaged(segment, start + end as u64, error.to_string()))?;
             let batch_end = end.saturating_add(header.batch_bytes);
-            if header.next_offset() > self.limit || batch_end > buffer.len() {
+            let is_in_place = misplaced(segment, end_offset, &header).is_none();
+            if !is_in_place || header.next_offset() > self.limit || batch_end > buffer.len() {
                 break;
             }
             (end, end_offset) = (batch_end, header.next_offset());
@@ -309,25 +311,47 @@ impl Partition {
     }
 }
 
-/// The first batch at or behind `position` that ends behind `from`: where it stands, and its header.
-pub(crate) fn first_batch(
+/// The first batch of a segment that ends behind `from`: where it stands, and its header. `hint` is where the index says to
+/// look from; where no batch with that last offset stands the index is wrong, and the walk begins at the segment's start.
+fn first_batch(
     file: &dyn File,
-    position: u64,
-    end: u64,
+    hint: OffsetPosition,
     from: Offset,
     segment: &Segment,
 ) -> Result<Option<(u64, BatchHeader)>, ReadError> {
-    let mut scanner = BatchScanner::new(file, position, end, Check::Headers);
+    let start = OffsetPosition { offset: segment.base_offset(), position: 0 };
+    let mut scanner = BatchScanner::new(file, hint.position, segment.bytes(), Check::Headers);
+    let mut expected = (hint.position == 0).then_some(start.offset);
     loop {
-        match scanner.next()? {
-            Scanned::Batch { position, header } if header.last_offset() >= from => {
-                return Ok(Some((position, header)));
+        let scanned = scanner.next()?;
+        if expected.is_none() {
+            let is_right =
+                matches!(&scanned, Scanned::Batch { header, .. } if header.last_offset() == hint.offset);
+            if !is_right {
+                return first_batch(file, start, from, segment);
             }
-            Scanned::Batch { .. } => {}
+        }
+        let (position, header) = match scanned {
+            Scanned::Batch { position, header } => (position, header),
             Scanned::End => return Ok(None),
             Scanned::Torn { position, reason } => return Err(damaged(segment, position, reason)),
+        };
+        if let Some(reason) = expected.and_then(|expected| misplaced(segment, expected, &header)) {
+            return Err(damaged(segment, position, reason));
         }
+        if header.last_offset() >= from {
+            return Ok(Some((position, header)));
+        }
+        expected = Some(header.next_offset());
     }
+}
+
+/// Why a batch does not belong behind the offset `expected`. Its own offset is outside of its CRC.
+fn misplaced(segment: &Segment, expected: Offset, header: &BatchHeader) -> Option<String> {
+    let found = header.base_offset;
+    let gap = segment.name.is_rewritten() && found > expected;
+    (found != expected && !gap)
+        .then(|| format!("a batch of offset {found} stands where offset {expected} belongs"))
 }
 
 /// Reads the whole batch at `position`.

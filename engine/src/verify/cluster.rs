@@ -12,7 +12,7 @@ use super::repair::quarantine::QUARANTINE_DIR;
 use super::tree::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SHOWN_MAX, SLOTS_DIR, TOPICS_DIR};
 use super::view::{decode_as, unsealed};
 pub(super) use crate::layout::META_FILE;
-use crate::layout::PRODUCER_IDS;
+use crate::layout::{PRODUCER_IDS, is_cluster_id};
 use crate::manifest::versioned::{self, FileKind};
 use crate::reserve::RESERVE_FILE;
 use crate::types::{Epoch, ProducerId};
@@ -51,8 +51,7 @@ fn producer_ids_problem(value: &Value) -> Option<&'static str> {
 fn meta_problem(value: &Value) -> Option<&'static str> {
     let id = value.get("cluster_id").and_then(Value::as_str).unwrap_or_default();
     let node = value.get("node_id").and_then(Value::as_i64).and_then(|id| i32::try_from(id).ok());
-    let is_id = (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
-    (!is_id || node.is_none()).then_some("it has no `cluster_id` and `node_id`")
+    (!is_cluster_id(id) || node.is_none()).then_some("it has no `cluster_id` and `node_id`")
 }
 
 /// Looks at the files of `cluster/`; the controller's directory is not looked into.

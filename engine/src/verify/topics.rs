@@ -79,12 +79,6 @@ pub(super) fn config_problem(value: &Value) -> Option<&'static str> {
     (!whole).then_some("it has no object `config` of strings")
 }
 
-/// Kafka's rules for topic names.
-pub(super) fn is_topic_name(name: &str) -> bool {
-    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(legal)
-}
-
 pub(super) fn partitions(entries: &[Entry]) -> Vec<u32> {
     let dirs = entries.iter().filter(|entry| entry.kind == EntryKind::Dir);
     let mut numbers: Vec<u32> =
@@ -165,15 +159,5 @@ mod tests {
         missing_partitions(Path::new("t"), &[1, 2, 5], &mut findings);
         let problems: Vec<_> = findings.iter().map(|finding| finding.problem.as_str()).collect();
         assert_eq!(problems, ["partition 0 is missing", "partitions 3 to 4 are missing"]);
-    }
-
-    #[test]
-    fn topic_names() {
-        for name in ["a", "A.b_c-9", ".hidden", "__consumer_offsets", &"x".repeat(249)] {
-            assert!(is_topic_name(name), "{name}");
-        }
-        for name in ["", ".", "..", "a b", "~new-x", &"x".repeat(250)] {
-            assert!(!is_topic_name(name), "{name}");
-        }
     }
 }
