@@ -154,6 +154,30 @@ fn epochs(partition: &Arc<Partition>) -> Vec<Option<(u32, i64)>> {
 }
 
 #[test]
+fn producer_ids_that_leave_none_are_refused() {
+    let kafka = Kafka::new();
+    kafka.log("orders-0", 0, &[at(&producer_batch(i64::MAX - 3, 0, 0, &["v0"]), 0, 0)]);
+    let problems = kafka.problems();
+    assert!(problems.iter().any(|problem| problem.contains("leaves none for kaas")), "{problems:?}");
+}
+
+#[test]
+fn no_producer_id_of_a_batch_is_handed_out_again() {
+    let kafka = Kafka::new();
+    // A control batch that ends no transaction leaves nothing in the producers' state.
+    let mut batch = producer_batch(7_654_321, 0, 0, &["v0"]).to_vec();
+    batch[22] |= 0x30;
+    let crc = crc32c::crc32c(&batch[21..]);
+    batch[17..21].copy_from_slice(&crc.to_be_bytes());
+    kafka.log("orders-0", 0, &[at(&batch, 0, 0)]);
+    let target = empty();
+    assert!(kafka.import(&target).is_done);
+    let report = verify(&*target, Path::new(""), &verify::Options::default(), &verify::Progress::default());
+    let report = report.unwrap();
+    assert!(report.is_clean(), "{:?}", report.findings);
+}
+
+#[test]
 fn names_and_ids_that_kaas_would_not_take_are_refused() {
     let kafka = Kafka::orders();
     kafka.put("meta.properties", b"version=1\ncluster.id=\n");

@@ -332,6 +332,33 @@ fn a_link_in_the_place_of_the_quarantine_is_not_followed() {
 }
 
 #[test]
+fn an_entry_of_a_transaction_that_was_not_aborted_goes_though_the_log_is_damaged_behind_it() {
+    let volume = closed();
+    let index = files(&volume, "", ".txnindex").remove(0);
+    let bytes = std::fs::read(&index).unwrap();
+    let last = bytes[bytes.len() - 34..].to_vec();
+    let marker = i64::from_be_bytes(last[18..26].try_into().unwrap());
+    // One more entry, of what stands behind the last marker.
+    change(&index, |bytes| {
+        bytes.extend(&last[..18]);
+        bytes.extend((marker + 1).to_be_bytes());
+        bytes.extend(&last[26..]);
+    });
+    edit_json(&files(&volume, "manifest", ".json").pop().unwrap(), |manifest| {
+        let segments = manifest["segments"].as_array_mut().unwrap();
+        let entry = segments.iter_mut().find(|entry| entry["end_offset"].as_i64().unwrap() > marker);
+        entry.unwrap()["indexes"]["txn_index_bytes"] = (bytes.len() + 34).into();
+    });
+    assert_found(&volume, Kind::TxnIndexWrong);
+    let log = index.with_extension("log");
+    let behind = placed(&volume).into_iter().rfind(|(_, (_, place))| log.ends_with(&place.0)).unwrap();
+    assert!(behind.0 > marker + 1, "there is room for damage behind it");
+    change(&log, |bytes| bytes[behind.1.1.1 as usize + 30] ^= 1);
+    assert_found(&volume, Kind::TxnIndexWrong);
+    mend(&volume);
+}
+
+#[test]
 fn a_dry_run_says_what_a_repair_does_and_writes_nothing() {
     let volume = crashed();
     let log = last_log(&volume);

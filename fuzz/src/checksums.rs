@@ -52,7 +52,7 @@ pub fn renew_json(bytes: &mut [u8]) {
                 // A snapshot's last line, and the last field of an object that is laid out for people.
                 b"{" => &bytes[..line_at],
                 b"  " => &bytes[..line_at.saturating_sub(2)],
-                _ => &bytes[line_at..name_at - 1],
+                _ => &bytes[line_at..line_at.max(name_at.saturating_sub(1))],
             };
             let digits = format!("{:08x}", crc32c::crc32c(covered));
             bytes[digits_at..digits_at + 8].copy_from_slice(digits.as_bytes());

@@ -38,7 +38,7 @@ use self::target::{NewTopic, PartitionSink, Target};
 use crate::error::EngineError;
 use crate::identity::Identity;
 use crate::journal;
-use crate::layout::{Meta, TOPICS_DIR};
+use crate::layout::{Meta, PRODUCER_IDS_BLOCK, TOPICS_DIR};
 use crate::leadership::{ClaimError, FenceError};
 use crate::manifest::versioned::VersionedError;
 use crate::types::Epoch;
@@ -67,6 +67,9 @@ pub const CARRIED_CONFIGS: &[&str] = &[
     "segment.jitter.ms",
     "segment.ms",
 ];
+
+/// Above this there is no whole block of producer ids.
+const PRODUCER_IDS_MAX: i64 = i64::MAX - PRODUCER_IDS_BLOCK;
 
 /// Kafka's default of `index.interval.bytes`.
 const INDEX_INTERVAL_BYTES: u64 = 4096;
@@ -308,10 +311,20 @@ pub fn plan(
     }
     (report.groups, report.committed_offsets) = groups.counts();
     report.problems = problems;
-    let producers =
-        topics.iter().flat_map(|topic| &topic.partitions).flat_map(|(_, read)| read.producers.producers());
-    let above = producers.map(|(id, _)| id.0.saturating_add(1)).max().unwrap_or(0);
+    let ids = topics.iter().flat_map(|topic| &topic.partitions).flat_map(|(_, read)| {
+        let known = read.producers.producers().map(|(id, _)| id);
+        known.chain(read.highest_producer)
+    });
+    let above = ids.map(|id| id.0.saturating_add(1)).max().unwrap_or(0);
     let next_producer_id = above.max(found.next_producer_id);
+    if next_producer_id > PRODUCER_IDS_MAX {
+        let path = sources.first().map(|source| source.volume.root().to_owned()).unwrap_or_default();
+        report.problems.push(Problem::new(
+            path,
+            format!("producer ids up to {next_producer_id} are in use, which leaves none for kaas"),
+            "no Kafka hands out such ids: leave the topic out whose producers have them, with --topic",
+        ));
+    }
     Ok(Plan {
         topics,
         groups,

@@ -10,7 +10,7 @@ use crate::batch::{BatchHeader, EndMarker, MAGIC, read_marker};
 use crate::log::indexes::{IndexImages, LogIndexes};
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
-use crate::types::{Offset, Timestamp};
+use crate::types::{Offset, ProducerId, Timestamp};
 
 /// Largest producer snapshot that is read.
 const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
@@ -77,6 +77,8 @@ pub(super) struct ReadPartition {
     pub(super) end: Offset,
     pub(super) highest_epoch: u32,
     pub(super) producers: ProducerStates,
+    /// Of all batches, also of those that leave no state.
+    pub(super) highest_producer: Option<ProducerId>,
     pub(super) cut: Option<Cut>,
 }
 
@@ -223,6 +225,7 @@ impl Reader<'_> {
         position: u64,
     ) {
         indexes.append(header, position);
+        self.read.highest_producer = self.read.highest_producer.max(header.producer_id);
         if let Some(ended) = self.read.producers.replay(header, marker)
             && ended.aborted
         {

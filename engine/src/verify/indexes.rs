@@ -339,6 +339,7 @@ impl IndexCheck {
             }
             return;
         }
+        self.unmatched_below(end_offset, findings);
         // Read to their ends, for what does not parse.
         while self.offsets.next.is_some() {
             self.offsets.advance(findings);
@@ -351,8 +352,10 @@ impl IndexCheck {
         }
     }
 
-    /// The walk met damage: entries of what was passed over prove nothing any more.
-    pub(super) fn skip_to(&mut self, position: u64, offset: Offset, findings: &mut Vec<Finding>) {
+    /// The walk met damage at the offset `from`, and goes on at `position` and `offset`: entries of what was passed over prove
+    /// nothing any more.
+    pub(super) fn skip(&mut self, from: Offset, position: u64, offset: Offset, findings: &mut Vec<Finding>) {
+        self.unmatched_below(from, findings);
         while self.offsets.next.is_some_and(|entry| entry.position < position) {
             self.offsets.advance(findings);
         }

@@ -208,10 +208,11 @@ impl SegmentCheck<'_> {
                 place.damaged = true;
             }
             // What refers to a batch that is out of place proves nothing.
+            let before = place.expected;
             let indexes_of_it = if misfit.is_none() { indexes.as_mut() } else { None };
             self.take(&*file, position, &header, &mut place, indexes_of_it)?;
             if let Some(indexes) = indexes.as_mut().filter(|_| misfit.is_some()) {
-                indexes.skip_to(walk.position(), place.expected, self.findings);
+                indexes.skip(before, walk.position(), place.expected, self.findings);
             }
             if matches!(self.planned.extent, Extent::Tail) && walk.position() >= length {
                 // What a live leader adds behind the length found at first is not looked at.
@@ -388,10 +389,10 @@ impl SegmentCheck<'_> {
         self.replay.break_off("batches cannot be read");
         place.damaged = true;
         if let Some((at, header)) = next {
-            place.expected = header.base_offset;
             if let Some(indexes) = indexes.as_mut() {
-                indexes.skip_to(at, header.base_offset, self.findings);
+                indexes.skip(place.expected, at, header.base_offset, self.findings);
             }
+            place.expected = header.base_offset;
         }
         Ok(next.is_some())
     }

@@ -11,6 +11,7 @@
 //! Each step may be done twice. A crash leaves copies, and files of an epoch without a manifest, which nobody counts;
 //! the next repair does everything again.
 
+use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,18 +22,20 @@ use super::super::view::{View, log_path};
 use super::layout::Rewritten;
 use super::plan::{Plan, Reindexed};
 use super::quarantine;
-use crate::batch::HEADER_BYTES;
+use crate::batch::{HEADER_BYTES, Marker};
 use crate::error::EngineError;
 use crate::identity::{self, PARTITION_FILE};
-use crate::index::TxnIndex;
+use crate::index::{AbortedTransaction, TxnIndex};
 use crate::leadership::{Leadership, Standing};
 use crate::log::indexes::LogIndexes;
+use crate::log::recovery::marker;
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::log::segment::replace_index_files;
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::{self, FileVersion};
-use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE, SegmentEntry};
+use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE};
 use crate::settings::LogConfig;
+use crate::types::Offset;
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
@@ -153,32 +156,36 @@ fn build_indexes(
     let path = name.path(dir, SegmentFile::Log);
     let file = substrate.open(&path, OpenMode::ReadUncached)?;
     let mut indexes = LogIndexes::new(base_offset, LogConfig::default().index_interval_bytes);
+    let known = reindexed.txn_index.and_then(|(from, bytes)| txn_index(substrate, dir, from, bytes));
+    let known: BTreeMap<_, _> =
+        known.iter().flat_map(TxnIndex::iter).map(|aborted| (aborted.last_offset, aborted)).collect();
+    let replayed = &plan.salvage.aborted;
+    let replayed = |marker: Offset| {
+        let found = replayed.binary_search_by_key(&marker, |ended| ended.last_offset).ok()?;
+        replayed.get(found).map(AbortedTransaction::from)
+    };
     let mut scanner = BatchScanner::new(&*file, 0, entry.bytes, Check::Headers);
-    let aborted = &plan.salvage.aborted;
     loop {
-        match scanner.next()? {
-            Scanned::Batch { position, header } => {
-                indexes.append(&header, position);
-                if let Ok(found) =
-                    aborted.binary_search_by_key(&header.base_offset, |ended| ended.last_offset)
-                    && let Some(ended) = aborted.get(found).filter(|_| header.is_control())
-                {
-                    indexes.append_aborted(ended);
-                }
-            }
+        let (position, header) = match scanner.next()? {
+            Scanned::Batch { position, header } => (position, header),
             Scanned::End => break,
             Scanned::Torn { position, reason } => {
                 return Err(EngineError::Damaged { path, reason: format!("at byte {position}: {reason}") });
             }
+        };
+        indexes.append(&header, position);
+        let aborts = marker(&*file, position, &header)?.is_some_and(|marker| marker.marker == Marker::Abort);
+        if aborts {
+            // What was in order knows of transactions that began where nothing can be read any more.
+            let known = known.get(&header.base_offset).copied();
+            let known = known.filter(|aborted| Some(aborted.producer_id) == header.producer_id);
+            if let Some(aborted) = known.or_else(|| replayed(header.base_offset)) {
+                indexes.append_aborted_transaction(&aborted);
+            }
         }
     }
     indexes.finish();
-    let mut images = indexes.images();
-    let known = reindexed.txn_index.and_then(|(from, bytes)| txn_index(substrate, dir, from, bytes));
-    if let Some(known) = known {
-        images.txn = within(&known, entry).as_bytes().to_vec();
-    }
-    Ok(replace_index_files(substrate, name, dir, &images)?)
+    Ok(replace_index_files(substrate, name, dir, &indexes.images())?)
 }
 
 /// A transaction index that was found in order.
@@ -190,15 +197,4 @@ fn txn_index(substrate: &dyn Substrate, dir: &Path, name: SegmentName, bytes: u6
     let mut image = vec![0; usize::try_from(bytes.min(file.length().ok()?)).ok()?];
     let read = file.read_at(&mut image, 0).ok()?;
     TxnIndex::from_bytes(name.base_offset, image.get(..read)?).ok()
-}
-
-/// The transactions that end in a segment.
-fn within(known: &TxnIndex, entry: &SegmentEntry) -> TxnIndex {
-    let mut index = TxnIndex::new();
-    let here = entry.base_offset..entry.end_offset;
-    for aborted in known.iter().filter(|aborted| here.contains(&aborted.last_offset.0)) {
-        // They are in order, as they were.
-        let _ = index.append(&aborted);
-    }
-    index
 }
