@@ -303,6 +303,33 @@ fn a_directory_that_was_taken_away_cannot_be_claimed_until_it_is_given_back() {
 }
 
 #[test]
+fn a_fence_that_is_made_anew_is_closed_for_what_was_before_from_its_first_moment() {
+    for nth in 1.. {
+        let inner = volume();
+        take(&inner, 5, "before").unwrap();
+        inner.remove_file(Path::new("d/fence")).unwrap();
+        // What a crash in the middle leaves is no fence, or all of it.
+        let rules = Rules::new([Rule::nth_change(nth, Verdict::Crash)]);
+        let hook: Arc<dyn Hook> = Arc::clone(&rules) as Arc<dyn Hook>;
+        let outcome = bear_again(&Faulty::new(Arc::clone(&inner), hook), Path::new("d"), epoch(5));
+        let is_there = inner.list(Path::new("d")).unwrap().iter().any(|entry| entry.name == FENCE_NAME);
+        assert!(is_there || outcome.is_err());
+        if !is_there {
+            bear_again(&*inner, Path::new("d"), epoch(5)).unwrap();
+        }
+        for value in 1..=5 {
+            assert_refused(take(&inner, value, &format!("late-{value}")), 5);
+        }
+        let leadership = take(&inner, 6, "next").unwrap();
+        assert_leading(&leadership);
+        if rules.hits() == 0 {
+            assert!(nth > 4, "{nth}");
+            return;
+        }
+    }
+}
+
+#[test]
 fn damage_of_the_first_record_does_not_keep_anybody_from_leading() {
     let volume = volume();
     take_away(&*volume, Path::new("d"), epoch(1)).unwrap();
