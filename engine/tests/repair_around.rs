@@ -20,7 +20,7 @@ use kaas_engine::manifest::versioned::{self, FileKind};
 use kaas_engine::types::Epoch;
 use kaas_engine::verify::repair::{Mode, Outcome, Repaired};
 use kaas_engine::verify::{Kind, Options};
-use kaas_fault_injection::faulty::{Faulty, Hook, Rule, Rules, Verdict};
+use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
 use kaas_substrate::{ErrorClass, Substrate};
 use looking::{change, options};
 use mending::contents;
@@ -411,6 +411,46 @@ fn a_live_coordinator_is_fenced_out() {
     mend(&data, &options());
     assert!(journal.append(&[9]).wait().is_err());
     assert_eq!(entries(&data), [0, 1, 2, 3, 4, 8]);
+}
+
+/// Claims the next epoch of a directory once something of this name is renamed there.
+#[derive(Debug)]
+struct Rival {
+    volume: Arc<dyn Substrate>,
+    dir: &'static str,
+    renamed: &'static str,
+}
+
+impl Hook for Rival {
+    fn before(&self, point: Point, path: &Path) -> Verdict {
+        if point == Point::Rename && path.to_string_lossy().contains(self.renamed) {
+            let dir = Path::new(self.dir);
+            let next = leadership::highest(&*self.volume, dir).unwrap().next();
+            let claimant = Claimant { broker_id: 1, incarnation: "rival".into(), assignment_version: 0 };
+            leadership::claim(&self.volume, dir, next, &claimant).unwrap();
+        }
+        Verdict::Pass
+    }
+}
+
+#[test]
+fn a_repair_that_is_deposed_removes_nothing() {
+    for (dir, renamed, led) in
+        [("topics/orders", "config.", "cluster/controller"), (SLOT, "~tmp-journal.", SLOT)]
+    {
+        let data = Data::new();
+        data.write(&format!("{dir}/notes"), "mine");
+        let damaged = if dir == SLOT { JOURNAL.to_owned() } else { format!("{dir}/config.00000001.2.json") };
+        data.write(&damaged, "?");
+        let rival = Rival { volume: data.volume(), dir: led, renamed };
+        let volume: Arc<dyn Substrate> = Arc::new(Faulty::new(data.volume(), Arc::new(rival)));
+        let claimant = Claimant { broker_id: -1, incarnation: "repair".into(), assignment_version: 0 };
+        let repaired = data.repair_through(&volume, &lossy(), &Mode::Repair(claimant));
+        assert_eq!(repaired[0].outcome, Outcome::Refused, "{repaired:#?}");
+        assert!(repaired[0].reason.as_ref().unwrap().contains("deposed by epoch 3"), "{repaired:#?}");
+        assert!(data.path(&damaged).exists() && data.path(dir).join("notes").exists());
+        mend(&data, &lossy());
+    }
 }
 
 // Crashes.
