@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,16 @@ fn signal(child: &Child, signal: &str) {
     assert!(sent.success());
 }
 
+/// What a command that is about to end has said; one that does not end is killed.
+fn ended(mut child: Child) -> Output {
+    let until = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    child.wait_with_output().unwrap()
+}
+
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
@@ -38,7 +48,7 @@ fn interrupted(args: &[&str], by: &str, code: i32) {
     }
     thread::sleep(Duration::from_millis(200));
     signal(&child, by);
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{args:?}: {said}");
     assert!(said.starts_with("kaas-engine: interrupted; removing"), "{args:?}: {said}");
@@ -75,7 +85,7 @@ fn a_second_interrupt_ends_it_at_once() {
     thread::sleep(Duration::from_millis(300));
     let began = Instant::now();
     signal(&child, "-INT");
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     assert_eq!(output.status.code(), Some(130));
     assert!(began.elapsed() < Duration::from_secs(30));
     assert_eq!(names(dir.path()).len(), 1, "its directory is left to the next run");
