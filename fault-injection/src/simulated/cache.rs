@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use rustix::io::Errno;
+
 use super::server::{Client, Inode, Stability, Stored};
 use crate::choice::Choice;
 use crate::ranges::Ranges;
@@ -28,6 +30,9 @@ pub(super) struct Cached {
     pub known_until_ms: u64,
     /// Open handles.
     pub opens: usize,
+    /// Syncs that have failed, which each handle is told once, and how the last one did.
+    pub failed_syncs: u64,
+    pub sync_error: Option<Errno>,
     /// The directory and name of the client under which the file lives on until its last handle goes.
     pub silly_name: Option<(Inode, std::ffi::OsString)>,
 }

@@ -265,8 +265,12 @@ impl World {
         }
         let verdict = self.disk.as_ref().map(|disk| disk.before(point, path));
         if let Some(Verdict::Fail(class)) = verdict {
-            self.both(who, inode)?.0.forget_dirt();
-            return Err(Errno::from_raw_os_error(error_number(class)).into());
+            let errno = Errno::from_raw_os_error(error_number(class));
+            let (cached, _) = self.both(who, inode)?;
+            cached.forget_dirt();
+            cached.failed_syncs += 1;
+            cached.sync_error = Some(errno);
+            return Err(errno.into());
         }
         // A disk that lies keeps everything in its memory, which here is the host's.
         if needs_sync && (self.profile.unstable_writes || !self.profile.broken.sync) {
@@ -274,6 +278,11 @@ impl World {
             self.commit(who, inode);
         }
         Ok(())
+    }
+
+    /// How many syncs of the file have failed on this host, and how the last one did.
+    pub(super) fn failed_syncs(&mut self, who: Who, inode: Inode) -> (u64, Option<Errno>) {
+        self.both(who, inode).map_or((0, None), |(cached, _)| (cached.failed_syncs, cached.sync_error))
     }
 
     /// Drops what the host has of a file and what another read can bring back.

@@ -147,7 +147,7 @@ impl Simulation {
 
     /// Asked before every sync of a file, under the lock (so it must not wait): with [`crate::faulty::Verdict::Fail`] the
     /// sync fails and leaves the host's dirty pages of the file marked clean, as Linux does. They read well on that host
-    /// and are nowhere else; later syncs succeed.
+    /// and are nowhere else. Every other handle that was open is told by its next sync, which fails; later ones succeed.
     pub fn fail_syncs(&self, disk: Arc<dyn Hook>) {
         self.shared.world.lock().disk = Some(disk);
     }

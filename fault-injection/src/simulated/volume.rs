@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kaas_substrate::{
     Adoption, Entry, Error, File, Kind, LockGuard, OpenMode, Operation, RECORD_BYTES, Record, RecordFile,
@@ -52,7 +53,8 @@ impl Mount {
     }
 
     fn handle(&self, inode: Inode, path: &Path, access: Access, is_writable: bool) -> Handle {
-        Handle { mount: self.clone(), inode, path: path.to_owned(), access, is_writable }
+        let failed_syncs = AtomicU64::new(self.shared.world.lock().failed_syncs(self.who, inode).0);
+        Handle { mount: self.clone(), inode, path: path.to_owned(), access, is_writable, failed_syncs }
     }
 }
 
@@ -178,6 +180,8 @@ struct Handle {
     path: PathBuf,
     access: Access,
     is_writable: bool,
+    /// Of the file, as far as this handle was told.
+    failed_syncs: AtomicU64,
 }
 
 impl Handle {
@@ -226,7 +230,14 @@ impl File for Handle {
     fn sync_data(&self) -> Result<()> {
         self.call(Operation::Sync, |world, who, inode| {
             world.enter(who)?;
-            world.sync(who, inode, Point::SyncData, &self.path)
+            let outcome = world.sync(who, inode, Point::SyncData, &self.path);
+            // One that failed through another handle since this one was opened is told here, too.
+            let (failed, errno) = world.failed_syncs(who, inode);
+            let told = self.failed_syncs.swap(failed, Ordering::Relaxed);
+            match errno.filter(|_| outcome.is_ok() && told < failed) {
+                Some(errno) => Err(errno.into()),
+                None => outcome,
+            }
         })
     }
 

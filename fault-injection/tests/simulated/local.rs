@@ -139,6 +139,21 @@ fn a_failed_sync_leaves_pages_that_read_well_and_are_not_stored() {
 }
 
 #[test]
+fn every_open_handle_is_told_of_a_failed_sync_once() {
+    let (simulation, volume) = local(tame());
+    let [first, second] = [put(&*volume, "f", b"old"), volume.open(path("f"), OpenMode::Write).unwrap()];
+    let other = put(&*volume, "other", b"");
+    simulation.fail_syncs(Rules::new([Rule::nth(Point::SyncData, 1, Verdict::Fail(ErrorClass::NoSpace))]));
+    write(&*first, b"new", 0);
+    assert_eq!(second.sync_data().unwrap_err().class, ErrorClass::NoSpace);
+    // Who wrote it finds out, though somebody else has asked before.
+    assert_eq!(first.sync_data().unwrap_err().class, ErrorClass::NoSpace);
+    for file in [&first, &second, &other, &volume.open(path("f"), OpenMode::Write).unwrap()] {
+        file.sync_data().unwrap();
+    }
+}
+
+#[test]
 fn make_durable_shows_what_a_failed_sync_did_not_store() {
     let (simulation, volume) = local(tame());
     let file = put(&*volume, "f", b"old");
