@@ -253,22 +253,14 @@ fn torn_tails_and_lost_tails_are_told_apart() {
         found.problem
     );
 
-    // A loss of power in the middle of a write of several batches: a sector never came, what lies behind it did.
+    // Zeros where a sector was may be what a loss of power left of a write, or acknowledged records that the volume has lost:
+    // only the batches behind them tell, so this is never called harmless.
     let mut lost = whole.clone();
     let at = (whole.len() - 200) / 512 * 512 - 512;
     lost[at..at + 512].fill(0);
     std::fs::write(&log, lost).unwrap();
-    let found = assert_found(&volume, Kind::TornTail);
-    assert!(
-        found.severity == Severity::Warning && found.problem.contains("never stored"),
-        "{}",
-        found.problem
-    );
-    // Zeros that are no sector are damage.
-    let mut damaged = whole.clone();
-    damaged[at + 1..at + 513].fill(0);
-    std::fs::write(&log, damaged).unwrap();
-    assert_found(&volume, Kind::DamagedTail);
+    let found = assert_found(&volume, Kind::DamagedTail);
+    assert_eq!(found.severity, Severity::Error);
 
     // Below the checkpoint.
     std::fs::write(&log, &whole[..1000]).unwrap();

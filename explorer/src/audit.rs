@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kaas_engine::batch::Marker;
 use kaas_engine::types::{Epoch, ProducerId};
-use kaas_engine::verify::{Expected, Options, Progress, Severity, verify_partition};
+use kaas_engine::verify::{Expected, Kind, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 
 use crate::clients::{Batch, check_sequences};
@@ -28,6 +28,10 @@ const RECOVERY_STEPS_MAX: u64 = 400;
 /// After so many steps of the run no round of compaction is cut off any more: the first of its groups of segments stand for the
 /// others.
 const COMPACTION_STEPS_MAX: u64 = 60_000;
+
+/// What `verify` may find, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a problem, so that
+/// no kind of damage passes because somebody thinks less of it later.
+pub const UNFINISHED: [Kind; 2] = [Kind::TornTail, Kind::FenceRecordTorn];
 
 /// How the end of a run is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,8 +92,15 @@ fn verify(cluster: &Cluster, topic: &Topic) {
     let volume = cluster.storage.mount(cluster.auditor());
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_partition(&*volume, &topic.dir, &Expected::default(), &options, &Progress::default());
-    let errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
-    errors.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
+    // After a loss of power, whole batches may stand behind a hole: unsynced ones, whose sectors arrived in any order. `verify`
+    // cannot know that nobody was told of them; here that is checked.
+    let may_be = |kind| match kind {
+        Kind::DamagedTail => cluster.storage.has_lost_power(),
+        kind => UNFINISHED.contains(&kind),
+    };
+    let found =
+        report.findings.iter().filter(|finding| finding.severity > Severity::Info && !may_be(finding.kind));
+    found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
 }
 
 fn next_epoch(topic: &Topic) -> Option<Epoch> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kaas_engine::leadership::{self, FenceRecord};
@@ -42,6 +42,7 @@ pub struct Storage {
     /// Machines that processes run on; one more looks at the end.
     hosts: usize,
     volume: Mutex<Simulation>,
+    has_lost_power: AtomicBool,
     /// Fences of which a record was written in half.
     torn: Mutex<BTreeSet<PathBuf>>,
     torn_met: AtomicU64,
@@ -73,6 +74,7 @@ impl Storage {
             file_system,
             hosts,
             volume: Mutex::new(volume),
+            has_lost_power: AtomicBool::new(false),
             torn: Mutex::default(),
             torn_met: AtomicU64::new(0),
         })
@@ -121,11 +123,13 @@ impl Storage {
 
     /// A host loses power. Its processes must be dead.
     pub fn crash_host(&self, host: usize) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().crash_host(self.machine(host));
     }
 
     /// Everything loses power. Every process must be dead.
     pub fn lose_power(&self) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().lose_power();
     }
 
@@ -138,6 +142,7 @@ impl Storage {
     }
 
     pub fn crash_server(&self) {
+        self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().crash_server();
     }
 
@@ -149,6 +154,11 @@ impl Storage {
     pub fn settle(&self) {
         self.start_server();
         (0..=self.hosts).for_each(|host| self.heal(host));
+    }
+
+    /// True once any power was lost.
+    pub fn has_lost_power(&self) -> bool {
+        self.has_lost_power.load(Ordering::Relaxed)
     }
 
     /// Half of a record of this fence is written.

@@ -79,8 +79,8 @@ kinds! {
         "The manifest and the segment disagree about where the segment ends; the records around it are in doubt."
         "Copy the directory; restore the manifest or the segment, or repair: the segment's batches decide.";
     DamagedTail Error
-        "The next leader ends the log here and drops whole batches behind it, which may have been acknowledged."
-        "Keep the partition closed; copy the directory; restore the segment, or repair: the batches behind are kept.";
+        "The next leader ends the log here and drops whole batches behind it. They may have been acknowledged, unless a loss of power cut off their write."
+        "After a loss of power, on a volume that keeps what was synced: nothing. Else keep the partition closed; copy the directory; restore the segment, or repair: the batches behind are kept.";
     CommittedRecordsMissing Error
         "Records that were committed are not there any more."
         "Look for the cause on the volume (it lost synced bytes); restore the files, or repair: their offsets are not used again.";

@@ -131,6 +131,8 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
     for (at, damage) in damaged.rev().take(DAMAGED_SHOWN_MAX) {
         let kind = match damage {
             _ if at < top => Kind::FenceRecordDamaged,
+            // A leader of it had come to its claim's end: this is no claim that was cut off.
+            _ if written.is_some_and(|written| u64::from(written.get()) >= at) => Kind::FenceDamaged,
             Damage::Unfinished => Kind::FenceRecordTorn,
             // Whoever has begun that claim writes everything below it.
             _ if unfinished.is_some_and(|epoch| u64::from(epoch.get()) > at) => Kind::FenceRecordTorn,
@@ -327,10 +329,12 @@ mod tests {
         assert_eq!(judged(vec![(1, claimed()), (2, damaged)], 1), [Kind::FenceDamaged]);
         let torn = FenceRecord::Damaged(Damage::Unfinished);
         assert_eq!(judged(vec![(1, torn.clone()), (2, claimed())], 2), [Kind::FenceRecordDamaged]);
-        assert_eq!(judged(vec![(1, claimed()), (2, torn)], 1), [Kind::FenceRecordTorn]);
+        assert_eq!(judged(vec![(1, claimed()), (2, torn.clone())], 1), [Kind::FenceRecordTorn]);
+        assert_eq!(judged(vec![(1, claimed()), (2, torn)], 2), [Kind::FenceDamaged], "of an epoch that led");
         // Overwritten in part by a claim of epoch 3 that did not come to its end.
         let fence = || vec![(1, claimed()), (2, FenceRecord::Damaged(Damage::Magic))];
         assert_eq!(judged_with(&[1, 3], fence(), 1), [Kind::FenceRecordTorn]);
         assert_eq!(judged_with(&[1, 2], fence(), 1), [Kind::FenceDamaged]);
+        assert_eq!(judged_with(&[1, 3], fence(), 2), [Kind::FenceDamaged], "of an epoch that led");
     }
 }

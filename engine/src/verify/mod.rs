@@ -39,7 +39,6 @@ mod segment;
 mod slots;
 mod text;
 mod topics;
-mod torn;
 mod tree;
 mod view;
 mod walk;

@@ -9,7 +9,6 @@ use super::Context;
 use super::finding::{Finding, Kind};
 use super::indexes::IndexCheck;
 use super::producers::{Expiry, Replay};
-use super::torn::has_lost_sector;
 use super::view::log_path;
 use super::walk::{Step, Walk, Wanted};
 use crate::batch::{BatchHeader, Marker};
@@ -184,7 +183,7 @@ impl SegmentCheck<'_> {
                             walk.restart(position, file.length()?);
                             continue;
                         }
-                        return self.tear(&*file, walk, position, reason, place, indexes);
+                        return self.tear(walk, position, reason, place, indexes);
                     }
                     if self.pass_over(&mut walk, position, reason, &mut place, indexes.as_mut())? {
                         continue;
@@ -200,7 +199,7 @@ impl SegmentCheck<'_> {
             let misfit = self.misfit(&header, &place);
             if let Some(reason) = &misfit {
                 if matches!(self.planned.extent, Extent::Tail) {
-                    return self.tear(&*file, walk, position, reason.clone(), place, indexes);
+                    return self.tear(walk, position, reason.clone(), place, indexes);
                 }
                 let finding = self.finding(Kind::OutOfSequence, reason.as_str());
                 self.findings.push(finding.at(position).offset(place.expected).certain());
@@ -400,7 +399,6 @@ impl SegmentCheck<'_> {
     /// The last segment ends at `position` for the next leader: harmless, or a loss?
     fn tear(
         &mut self,
-        file: &dyn File,
         mut walk: Walk<'_>,
         position: u64,
         reason: String,
@@ -412,15 +410,6 @@ impl SegmentCheck<'_> {
         let wanted = Wanted { epochs: &epochs, from: place.expected, end: Offset(i64::MAX) };
         let behind = walk.find(position + 1, &wanted)?;
         let finding = match behind {
-            // A loss of power leaves out any sectors of what was not synced, and so never acknowledged: zeros, where the file
-            // had grown. Bytes that were synced do not become that.
-            Some((at, header)) if has_lost_sector(file, position, at, place.expected)? => {
-                let offset = header.base_offset;
-                let problem = format!(
-                    "{reason}; sectors of it were never stored, but those of offset {offset} at byte {at}"
-                );
-                self.finding(Kind::TornTail, problem)
-            }
             Some((at, header)) => {
                 let problem =
                     format!("{reason}; a whole batch of offset {} follows at byte {at}", header.base_offset);

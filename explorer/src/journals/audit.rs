@@ -9,6 +9,7 @@ use kaas_engine::verify::{Options, Severity, verify_slot};
 
 use super::coordinator::open;
 use super::slot::Slot;
+use crate::audit::UNFINISHED;
 use crate::cluster::Cluster;
 use crate::problem::Problem;
 use crate::process::START;
@@ -28,8 +29,11 @@ pub fn verify(cluster: &Cluster, slot: &Slot) {
     }
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_slot(&*volume, &slot.dir, &options);
-    let errors = report.findings.iter().filter(|finding| finding.severity == Severity::Error);
-    errors.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
+    let found = report
+        .findings
+        .iter()
+        .filter(|finding| finding.severity > Severity::Info && !UNFINISHED.contains(&finding.kind));
+    found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
 }
 
 /// Opens a slot: the checker looks at what is found.
