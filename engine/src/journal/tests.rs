@@ -163,6 +163,35 @@ fn overtaken<T>(
     (hook.calls_left.load(Ordering::SeqCst).cast_signed() <= 0).then_some(outcome)
 }
 
+/// The process dies at its nth call.
+#[derive(Debug)]
+struct DiesAt(AtomicU64);
+
+impl Hook for DiesAt {
+    fn before(&self, _: Point, _: &Path) -> Verdict {
+        if self.0.fetch_sub(1, Ordering::SeqCst) == 1 { Verdict::Crash } else { Verdict::Pass }
+    }
+}
+
+#[test]
+fn a_slot_is_born_whole_whoever_else_is_at_it_and_dies() {
+    for (nth, mth) in (1..=6).flat_map(|nth| (1..=10).map(move |mth| (nth, mth))) {
+        let memory = Memory::new();
+        memory.create_dir(Path::new("slots")).unwrap();
+        let volume: Arc<dyn Substrate> = Arc::new(memory);
+        let other = Arc::clone(&volume);
+        let act = move || {
+            let dying = Faulty::new(Arc::clone(&other), Arc::new(DiesAt(AtomicU64::new(mth))));
+            let _ = birth(&dying, Path::new(SLOT), "dying");
+        };
+        let birth_of_first = |seen: &Arc<dyn Substrate>| birth(seen.as_ref(), Path::new(SLOT), "first");
+        overtaken(&volume, nth, act, birth_of_first).expect("a birth makes six calls").unwrap();
+        birth(volume.as_ref(), Path::new(SLOT), "next").unwrap();
+        open(&volume, 1).0.append(&[1]).wait().unwrap();
+        assert_eq!(volume.list(Path::new("slots")).unwrap().len(), 1, "calls {nth} and {mth}");
+    }
+}
+
 #[test]
 fn whoever_comes_to_a_slot_late_does_not_put_half_of_one_in_its_place() {
     for nth in 1.. {
