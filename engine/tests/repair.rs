@@ -232,7 +232,7 @@ fn a_later_leader_whose_manifest_is_gone() {
 #[test]
 fn everything_else_that_stands_beside_the_records() {
     type Harm = fn(&Volume);
-    let harms: [(Kind, Harm); 10] = [
+    let harms: [(Kind, Harm); 11] = [
         (Kind::ManifestImpossible, |volume| {
             let manifest = files(volume, "manifest", ".json").pop().unwrap();
             edit_json(&manifest, |value| value["segments"][1]["end_offset"] = 1_000_000.into());
@@ -253,6 +253,9 @@ fn everything_else_that_stands_beside_the_records() {
         (Kind::FenceRecordDamaged, |volume| {
             volume.open().close();
             change(&dir(volume).join("fence"), |bytes| bytes[520] ^= 1);
+        }),
+        (Kind::FenceRecordTorn, |volume| {
+            change(&dir(volume).join("fence"), |bytes| bytes.copy_within(512..612, 1024));
         }),
         (Kind::FenceBehind, |volume| {
             volume.open().close();
