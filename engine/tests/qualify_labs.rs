@@ -140,7 +140,8 @@ fn restarted(lab: &Lab, boot: impl Fn() + Sync) -> (i32, Value) {
     })
 }
 
-/// ceph-fuse without its page cache is fit; with it, a file that was opened anew shows old bytes.
+/// ceph-fuse without its page cache is fit; with it, a file that was opened anew shows old bytes. Without `client_oc=false`, 16.2
+/// loses the wakeup of a read now and then, and the read does not return.
 #[test]
 #[ignore = "minutes: fault-injection/lab/run-all qualify"]
 fn ceph_fuse_is_fit_without_its_page_cache_only() {
@@ -152,12 +153,17 @@ fn ceph_fuse_is_fit_without_its_page_cache_only() {
         command.arg("qualify").arg(mounts.join("c1")).arg("--second-mount").arg(mounts.join("c2"));
         report(command.args(["--json", "--no-latencies"]))
     };
+    let mount_with = |options: &str| {
+        for client in ["c1", "c2"] {
+            lab.run("cephfs", &["kill", client], LIMIT).unwrap();
+            let started =
+                lab.command("cephfs").env("CEPHFS_CLIENT_OPTIONS", options).args(["start", client]).status();
+            assert!(started.unwrap().success());
+        }
+    };
+    mount_with("--client_oc=false --fuse_disable_pagecache=true");
     is_fit(qualify(), "two_mounts");
-    for client in ["c1", "c2"] {
-        lab.run("cephfs", &["kill", client], LIMIT).unwrap();
-        let started = lab.command("cephfs").env("CEPHFS_CLIENT_OPTIONS", "").args(["start", client]).status();
-        assert!(started.unwrap().success());
-    }
+    mount_with("--client_oc=false");
     is_unfit(qualify(), &["by a fresh open", "fuse_disable_pagecache"]);
 }
 

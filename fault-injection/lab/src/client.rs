@@ -179,15 +179,30 @@ impl Actor {
         self.shared.heard.lock().ended.clone().unwrap()
     }
 
+    /// Why its workload has ended, if it does within `limit`.
+    pub fn ended_within(&self, limit: Duration) -> Option<String> {
+        self.within(limit, "the end of its workload", |heard| heard.ended.is_some());
+        self.shared.heard.lock().ended.clone()
+    }
+
     fn until(&self, what: &str, holds: impl Fn(&Heard) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        if !self.within(PATIENCE, what, holds) {
+            let heard = self.shared.heard.lock();
+            panic!("{}: waited in vain for {what}; its last event: {:?}", self.name, heard.events.last());
+        }
+    }
+
+    /// Whether `holds` comes true within `limit`.
+    fn within(&self, limit: Duration, what: &str, holds: impl Fn(&Heard) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
         let mut heard = self.shared.heard.lock();
         while !holds(&heard) {
             assert!(!heard.gone, "{}: gone, before {what}", self.name);
-            let timed_out = self.shared.changed.wait_until(&mut heard, deadline).timed_out();
-            let last = heard.events.last();
-            assert!(!timed_out, "{}: waited in vain for {what}; its last event: {last:?}", self.name);
+            if self.shared.changed.wait_until(&mut heard, deadline).timed_out() {
+                return holds(&heard);
+            }
         }
+        true
     }
 
     /// Ends the process on this machine that the actor speaks through: for a host that is gone.

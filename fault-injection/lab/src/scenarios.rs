@@ -15,6 +15,9 @@ pub const PARTITION: &str = "orders";
 /// Acknowledgements that are waited for before something happens, and after it.
 const SOME: usize = 25;
 
+/// How long a host that was shut out is given to notice.
+const SHUT_OUT: Duration = Duration::from_secs(60);
+
 /// The leader's process is stopped in the middle of its work (SIGSTOP) and goes on when another has taken over.
 pub fn paused_process(site: &dyn Site) {
     let mut scene = Scene::new(site, "paused-process");
@@ -203,14 +206,17 @@ fn assert_deposed(actor: &Actor) {
     assert!(reason.starts_with("Deposed"), "{}: {reason}", actor.name());
 }
 
-/// The same for one whose host was silent for long. Where that is shut out, the leader may learn no more than that, and its
-/// host needs a new mount.
+/// The same for one whose host was silent for long. Where that is shut out, the leader may learn no more than that, or ask
+/// its fence in vain for ever; its host needs a new mount.
 fn assert_out_of_touch(site: &dyn Site, host: u8, actor: &Actor) {
-    let reason = actor.until_ended();
-    if site.evicts() && reason.starts_with("Poisoned") {
-        actor.hang_up();
-        site.remount(host);
-    } else {
-        assert_deposed(actor);
+    if !site.evicts() {
+        return assert_deposed(actor);
     }
+    match actor.ended_within(SHUT_OUT) {
+        Some(reason) if reason.starts_with("Deposed") => return,
+        Some(reason) => assert!(reason.starts_with("Poisoned"), "{}: {reason}", actor.name()),
+        None => eprintln!("{}: {}: it learns nothing", site.name(), actor.name()),
+    }
+    actor.hang_up();
+    site.remount(host);
 }
