@@ -335,6 +335,16 @@ fn a_link_in_the_place_of_the_quarantine_is_not_followed() {
 }
 
 #[test]
+fn a_fence_that_ends_with_a_piece_of_a_record() {
+    let volume = closed();
+    volume.open().close();
+    // The next claim extends it, and the piece becomes a record that is damaged.
+    change(&dir(&volume).join("fence"), |bytes| bytes.truncate(1024 + 8));
+    assert_found(&volume, Kind::FenceRecordTorn);
+    mend(&volume);
+}
+
+#[test]
 fn an_entry_of_a_transaction_that_was_not_aborted_goes_though_the_log_is_damaged_behind_it() {
     let volume = closed();
     let index = files(&volume, "", ".txnindex").remove(0);

@@ -27,8 +27,11 @@ pub use recovery::recovery;
 pub use request::request;
 pub use verify::verify;
 
+/// A target: it panics if something is wrong with these bytes.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name.
-pub const TARGETS: &[(&str, fn(&[u8]))] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("batch", batch),
     ("index", index),
     ("producer_state", producer_state),
@@ -40,14 +43,14 @@ pub const TARGETS: &[(&str, fn(&[u8]))] = &[
 ];
 
 /// The target of that name.
-fn find(name: &str) -> fn(&[u8]) {
+fn find(name: &str) -> Target {
     let found = TARGETS.iter().find(|(target, _)| *target == name);
     found.unwrap_or_else(|| panic!("there is no target {name:?}")).1
 }
 
 /// The target that the environment names (`KAAS_FUZZ_TARGET`). With `KAAS_FUZZ_SEEDS=DIR` its seeds are written there and the
 /// process ends.
-pub fn chosen() -> fn(&[u8]) {
+pub fn chosen() -> Target {
     let name = std::env::var("KAAS_FUZZ_TARGET").expect("KAAS_FUZZ_TARGET names a target");
     let target = find(&name);
     if let Some(dir) = std::env::var_os("KAAS_FUZZ_SEEDS") {

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::{Archive, Item, journal as journal_target, recovery as recovery_target};
+use crate::{Archive, Item, Target, journal as journal_target, recovery as recovery_target};
 use bytes::Bytes;
 use kaas_engine::batch::{
     BatchOptions, Compression, EndMarker, Marker, Producer, SimpleRecord, control_batch, data_batch,
@@ -27,7 +27,7 @@ use kaas_substrate::{Local, Memory, Substrate, create_root, write_small};
 const START: Timestamp = Timestamp(1_700_000_000_000);
 
 /// Writes the seeds of the target `name`, which is `run`, into `dir`.
-pub fn write(name: &str, run: fn(&[u8]), dir: &Path) {
+pub fn write(name: &str, run: Target, dir: &Path) {
     create_root(dir).expect("a directory for seeds");
     let corpus = Local::open(dir).expect("a directory for seeds");
     for (name, bytes) in seeds(name) {

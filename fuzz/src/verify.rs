@@ -37,7 +37,7 @@ pub fn verify(data: &[u8]) {
         Archive(vec![Item { path: "secret".into(), content: b"not kaas's".to_vec() }]).below(BESIDE).0,
     );
     // Half of the inputs.
-    let all_at_once = data.len() % 2 == 0;
+    let all_at_once = data.len().is_multiple_of(2);
     let options = Options { accept_loss: all_at_once, brokers_stopped: all_at_once, ..options() };
     if archive.has_links() { on_disk(&all, &options) } else { in_memory(&all, &options) }
 }
@@ -54,7 +54,7 @@ fn in_memory(all: &Archive, options: &Options) {
         let done = repairs.iter().find(|done| done.directory == *dir).map(|done| done.outcome);
         if let Some(was) = was {
             let is = is.unwrap_or_else(|| panic!("{} cannot be led any more: {done:?}", dir.display()));
-            for gone in was.difference(is) {
+            if let Some(gone) = was.difference(is).next() {
                 panic!("{}: the batch at offset {} cannot be read any more: {done:?}", dir.display(), gone.0);
             }
         }
@@ -123,8 +123,10 @@ fn repaired(
     for (planned, done) in planned.iter().zip(&done) {
         assert_eq!(planned.directory, done.directory);
         if done.outcome == Outcome::Repaired {
-            // With a claim of its own a repair may see more, of what is around the fence.
-            let missing: Vec<_> = planned.steps.iter().filter(|step| !done.steps.contains(step)).collect();
+            // A claim settles some of what is wrong with claims and the fence, and brings other things to light.
+            let is_about_claims = |step: &&String| step.contains("fence") || step.contains(" claim.");
+            let planned_steps = planned.steps.iter().filter(|step| !is_about_claims(step));
+            let missing: Vec<_> = planned_steps.filter(|step| !done.steps.contains(step)).collect();
             assert!(missing.is_empty(), "{missing:?} are not among {:?}", done.steps);
             assert_eq!(planned.lost, done.lost);
         }

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-static TARGET: OnceLock<fn(&[u8])> = OnceLock::new();
+static TARGET: OnceLock<kaas_fuzz::Target> = OnceLock::new();
 
 libfuzzer_sys::fuzz_target!(
     init: {

@@ -90,7 +90,10 @@ fn read(context: &Context<'_>, path: &Path) -> Result<Fence, kaas_substrate::Err
     let mut index = 0;
     loop {
         let read = file.read_at(&mut buffer, index * RECORD_BYTES as u64)?;
-        let (records, _) = buffer.get(..read).unwrap_or_default().as_chunks::<RECORD_BYTES>();
+        // A piece of a record at the end is one once the fence is extended.
+        let whole = read.next_multiple_of(RECORD_BYTES);
+        buffer.get_mut(read..whole).unwrap_or_default().fill(0);
+        let (records, _) = buffer.get(..whole).unwrap_or_default().as_chunks::<RECORD_BYTES>();
         for (record, at) in records.iter().zip(index..) {
             let decoded = match u32::try_from(at).ok().and_then(Epoch::new) {
                 Some(epoch) => FenceRecord::decode(record, epoch),
