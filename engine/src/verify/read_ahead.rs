@@ -1,7 +1,10 @@
 //! Reading a file from front to end ahead of whoever looks at it, so that the volume works while checksums are computed.
 //!
-//! A few threads read one piece each and wait until it is taken: as many reads are under way, which is what a volume behind a
-//! network needs to be read at its speed. Memory is one piece a reader, and the one that is being looked at.
+//! A few threads read a piece each, and the next one while that waits to be taken: as many reads are under way, which is what
+//! a volume behind a network needs to be read at its speed. Memory is two pieces a reader, and the one that is looked at.
+//!
+//! Measured on a local disk, from a cold cache: two threads read 1.2 times as fast as one, three hardly more; larger pieces
+//! and `posix_fadvise` (sequential, random) are slower.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +21,9 @@ pub(super) const MARGIN_BYTES: usize = 64;
 
 /// Threads that read.
 const READERS: u64 = 2;
+
+/// Pieces of each of them: it goes on while one waits.
+const PIECES: usize = 2;
 
 /// A piece of a file.
 #[derive(Debug, Default)]
@@ -147,9 +153,11 @@ impl Readers {
     fn begin(file: &Arc<dyn File>, next: u64, end: u64) -> Option<Self> {
         let mut readers = Vec::new();
         for number in 0..READERS {
-            let (empty, to_fill) = sync_channel::<Piece>(1);
-            let (fill, filled) = sync_channel(1);
-            empty.try_send(Piece::default()).ok()?;
+            let (empty, to_fill) = sync_channel::<Piece>(PIECES);
+            let (fill, filled) = sync_channel(PIECES);
+            for _ in 0..PIECES {
+                empty.try_send(Piece::default()).ok()?;
+            }
             let (file, first) = (Arc::clone(file), next + number * PIECE_BYTES as u64);
             let thread = thread::Builder::new().name("read-ahead".to_owned()).spawn(move || {
                 let mut at = first;

@@ -127,6 +127,9 @@ impl Repaired {
 /// Repairs every directory in which `report` has found something: the cluster's and the topics' own files first, since
 /// others rely on them, then partitions and slots side by side. `report` is of the same substrate, just now. What became of
 /// each. Blocks for as long as it takes.
+///
+/// What only the controller writes (`cluster/`, topics' own files) is refused unless the substrate's root is the data
+/// directory: its lock is looked for there.
 pub fn repair(
     substrate: &Arc<dyn Substrate>,
     report: &Report,
