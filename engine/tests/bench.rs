@@ -108,7 +108,8 @@ fn a_directory_that_cannot_be_measured_is_reported() {
     fs::write(&file, "").unwrap();
     for (path, args, said) in [
         (file.as_path(), &[][..], "Not a directory"),
-        (Path::new("/proc/kaas-bench"), &[], "not known"),
+        (Path::new("/proc"), &[], "not known"),
+        (&dir.path().join("missing"), &[], "not found"),
         (dir.path(), &["--substrate", "nfs"], "not on NFS"),
         (dir.path(), &["--batch-bytes", "1"], "100 bytes to 64 MiB"),
         (dir.path(), &["--partitions", "0"], "1 to 1024"),
@@ -118,4 +119,5 @@ fn a_directory_that_cannot_be_measured_is_reported() {
         assert_eq!(output.status.code(), Some(2), "{complaint}");
         assert!(output.stdout.is_empty() && complaint.contains(said), "{complaint}");
     }
+    assert!(!dir.path().join("missing").exists(), "it was made");
 }

@@ -309,6 +309,58 @@ fn compacted_logs_keep_their_gaps() {
 }
 
 #[test]
+fn checkpoints_without_a_byte_have_no_entries() {
+    for name in [
+        "cleaner-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        "orders-0/leader-epoch-checkpoint",
+        "orders-1/leader-epoch-checkpoint",
+    ] {
+        let (kafka, target) = (Kafka::orders(), empty());
+        kafka.put(name, b"");
+        let report = kafka.import(&target);
+        assert!(report.is_done && report.records == 7, "{name}: {:?}", report.problems);
+        assert_clean(&target);
+    }
+}
+
+#[test]
+fn a_directory_without_partitions_is_no_log_directory() {
+    // Empty; the directory above the log directory; one that looks like partitions and holds no log.
+    let (nothing, above, system) = (Memory::new(), Memory::new(), Memory::new());
+    above.create_dir(Path::new("logs")).unwrap();
+    system.create_dir(Path::new("dhcp-3")).unwrap();
+    let settings = system.open(Path::new("dhcp-3/settings"), OpenMode::CreateNew).unwrap();
+    settings.write_all_at(&[IoSlice::new(b"x")], 0).unwrap();
+    for volume in [nothing, above, system] {
+        let problems = Kafka { volume }.problems();
+        assert_eq!(problems, ["no partitions of Kafka here"]);
+    }
+    // A log directory whose Kafka has no topics; but one of several may have none.
+    assert_eq!(Kafka::new().problems(), ["no partitions of Kafka here"]);
+    let sources = [Kafka::new().sources(), Kafka::orders().sources()].concat();
+    let plan = plan(&sources, None, &options(), &Progress::default()).unwrap();
+    assert_eq!(plan.report().problems, []);
+}
+
+#[test]
+fn a_cluster_id_that_is_not_carried_over_is_told() {
+    let (kafka, target) = (Kafka::orders(), empty());
+    let report = kafka.import(&target);
+    assert!(report.is_done && report.cluster_id_left.is_none());
+    assert!(kafka.import(&target).cluster_id_left.is_none(), "it is the same");
+    let payments = Kafka::new();
+    payments.put("meta.properties", b"version=1\ncluster.id=zzzzzzzzzzzzzzzzzzzzzz\nnode.id=1\n");
+    payments.log("payments-0", 0, &[values(0, 0, &["v0"])]);
+    let text = payments.import(&target).to_text();
+    let told = "Kafka's cluster id zzzzzzzzzzzzzzzzzzzzzz is not carried over: the data directory has \
+                abcdefghijklmnopqrstuv already";
+    assert!(text.contains(told), "{text}");
+}
+
+#[test]
 fn what_cannot_be_carried_over_is_told_before_anything_is_written() {
     type Change = fn(&Kafka);
     let old_message = |kafka: &Kafka| {

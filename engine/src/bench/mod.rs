@@ -137,6 +137,8 @@ impl Spread {
 
 /// Measures. The directory is as it was on return, if the volume lets it.
 pub fn bench(options: &Options, progress: &Progress) -> Result<Report, BenchError> {
+    // Opening would make it, and the mount that was meant may be somewhere else.
+    recognise::open_to_read(&options.dir)?;
     let root = recognise::open(&options.dir, options.choice)?;
     let begun = scratch::begin(&*root, PREFIX, &scratch::random_name(PREFIX))?;
     let name = begun.scratch.name().to_owned();

@@ -89,8 +89,12 @@ pub(super) fn offset_name(stem: &str) -> Option<Offset> {
     digits.then(|| stem.parse().ok().map(Offset)).flatten()
 }
 
-/// The lines of a checkpoint file behind its version (0) and its count, which must be right.
+/// The lines of a checkpoint file behind its version (0) and its count, which must be right. A file without a byte has none:
+/// so Kafka reads it, and so it makes `cleaner-offset-checkpoint`, until something is compacted.
 fn checkpoint_lines(text: &str) -> Result<Vec<Vec<&str>>, String> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut lines = text.lines();
     let mut number = |what: &str| -> Result<usize, String> {
         let line = lines.next().ok_or_else(|| format!("it ends before its {what}"))?;
@@ -315,7 +319,8 @@ mod tests {
         assert_eq!(found[&("orders".to_owned(), 0)], 15);
         assert_eq!(found.len(), 2);
         assert_eq!(leader_epochs("0\n2\n0 0\n2 420\n").unwrap(), [(0, 0), (2, 420)]);
-        for bad in ["", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\nx\n", "0\n1\na b 1\n"] {
+        assert!(offset_checkpoint("").unwrap().is_empty() && leader_epochs("").unwrap().is_empty());
+        for bad in ["\n", "0", "0\n", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\nx\n", "0\n1\na b 1\n"] {
             assert!(offset_checkpoint(bad).is_err(), "{bad:?}");
         }
         for bad in ["0\n2\n2 0\n1 5\n", "0\n2\n1 9\n2 5\n", "0\n1\n-1 0\n"] {

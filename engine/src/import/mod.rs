@@ -43,7 +43,7 @@ use crate::leadership::{ClaimError, FenceError};
 use crate::manifest::versioned::VersionedError;
 use crate::types::Epoch;
 
-pub use self::report::{CutReport, PartitionReport, Report, TopicReport};
+pub use self::report::{ClusterIdReport, ConfigReport, CutReport, PartitionReport, Report, TopicReport};
 pub use self::source::Source;
 
 /// Configs that mean in kaas what they mean in Kafka, and are carried over.
@@ -188,7 +188,7 @@ struct PlannedTopic {
     /// Kafka's files do not say the id, and it was made now.
     has_new_id: bool,
     configs: BTreeMap<String, String>,
-    not_carried: Vec<String>,
+    not_carried: Vec<ConfigReport>,
     is_compacted: bool,
     partitions: Vec<(SourcePartition, ReadPartition)>,
 }
@@ -254,6 +254,11 @@ pub fn plan(
     let existing = target.map(target::look).transpose()?.unwrap_or_default();
     let found = source::find(sources, options, &mut problems)?;
     let mut report = Report::new(found.passed_over, found.configs.is_some());
+    report.cluster_id_left = found
+        .cluster_id
+        .clone()
+        .zip(existing.cluster_id)
+        .and_then(|(kafka, kept)| (kafka != kept).then_some(ClusterIdReport { kafka, kept }));
     let mut topics = Vec::new();
     let mut bytes = 0;
     for partition in found.topics.values().flatten() {
@@ -272,7 +277,7 @@ pub fn plan(
         let is_compacted = configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
         let known_id = partitions.iter().find_map(|partition| partition.topic_id);
         let id = known_id.unwrap_or_else(|| new_topic_id(found.cluster_id.as_deref(), &name));
-        if let Some(there) = existing.get(&name) {
+        if let Some(there) = existing.topics.get(&name) {
             if there.as_ref() == Some(&URL_SAFE_NO_PAD.encode(id)) {
                 report.already_there.push(name);
             } else {
@@ -289,7 +294,7 @@ pub fn plan(
             name,
             id,
             has_new_id: known_id.is_none(),
-            not_carried: not_carried.into_keys().collect(),
+            not_carried: not_carried.into_iter().map(ConfigReport::new).collect(),
             is_compacted,
             partitions: Vec::with_capacity(partitions.len()),
             configs,

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use kaas_config::{ConfigError, Value, topic_definition};
 use serde::Serialize;
 
 use super::read::ReadPartition;
 use super::{PlannedTopic, Problem};
+use crate::verify::{counted, grouped};
 
 /// What an import found, and did.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -23,6 +25,9 @@ pub struct Report {
     pub already_there: Vec<String>,
     /// Directories that hold nothing to import.
     pub passed_over: Vec<PathBuf>,
+    /// Kafka's cluster id is left behind: the data directory has another one already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster_id_left: Option<ClusterIdReport>,
     /// Whether the topics' configs were there to be read.
     pub has_metadata: bool,
     pub partitions: usize,
@@ -47,9 +52,40 @@ pub struct TopicReport {
     pub has_new_topic_id: bool,
     /// Configs as they are set in kaas.
     pub configs: BTreeMap<String, String>,
-    /// Configs that Kafka had and kaas does not know, or that mean nothing there.
-    pub configs_not_carried: Vec<String>,
+    /// Configs that Kafka had and that are left behind.
+    pub configs_not_carried: Vec<ConfigReport>,
     pub partitions: Vec<PartitionReport>,
+}
+
+/// A config that is left behind.
+#[derive(Debug, Clone, Serialize)]
+pub struct ConfigReport {
+    pub name: String,
+    pub value: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl ConfigReport {
+    pub(super) fn new((name, value): (String, String)) -> Self {
+        let reason = match topic_definition(&name) {
+            None => "kaas does not know it",
+            Some(definition) => match Value::parse(definition, &value) {
+                Err(ConfigError::Unsupported { reason, .. }) => reason,
+                _ => definition.effect.note().unwrap_or("kaas does so anyway"),
+            },
+        };
+        Self { name, value, reason: reason.to_owned() }
+    }
+}
+
+/// The cluster id of a data directory that had one before the import.
+#[derive(Debug, Clone, Serialize)]
+pub struct ClusterIdReport {
+    /// Kafka's, which is not carried over.
+    pub kafka: String,
+    /// The data directory's, which stays.
+    pub kept: String,
 }
 
 /// A partition of it.
@@ -140,9 +176,11 @@ impl Report {
             let records: u64 = topic.partitions.iter().map(|partition| partition.records).sum();
             let bytes: u64 = topic.partitions.iter().map(|partition| partition.bytes).sum();
             line(format!(
-                "{:width$}  {:>10}  {records:>12}  {bytes:>16}",
+                "{:width$}  {:>10}  {:>12}  {:>16}",
                 topic.name,
-                topic.partitions.len()
+                topic.partitions.len(),
+                grouped(records),
+                grouped(bytes)
             ));
             if topic.has_new_topic_id {
                 line(format!(
@@ -150,14 +188,17 @@ impl Report {
                     topic.topic_id
                 ));
             }
-            if !topic.configs_not_carried.is_empty() {
-                line(format!("  configs not carried over: {}", topic.configs_not_carried.join(", ")));
+            for ConfigReport { name, value, reason } in &topic.configs_not_carried {
+                line(format!("  not carried over: {name}={value}: {reason}"));
             }
             for partition in &topic.partitions {
                 if let Some(cut) = &partition.cut {
                     line(format!(
-                        "  partition {}: cut off at offset {}, {} bytes: {}",
-                        partition.partition, cut.offset, cut.bytes, cut.reason
+                        "  partition {}: cut off at offset {}, {}: {}",
+                        partition.partition,
+                        cut.offset,
+                        counted(cut.bytes, "byte", "bytes"),
+                        cut.reason
                     ));
                 }
             }
@@ -171,6 +212,11 @@ impl Report {
         if !self.has_metadata && !self.topics.is_empty() {
             line("no topic configs: there is no __cluster_metadata-0 here (--config sets them)".to_owned());
         }
+        if let Some(ClusterIdReport { kafka, kept }) = &self.cluster_id_left {
+            line(format!(
+                "Kafka's cluster id {kafka} is not carried over: the data directory has {kept} already; clients see another cluster"
+            ));
+        }
         for problem in &self.problems {
             line(format!(
                 "problem: {}: {}\n  hint: {}",
@@ -180,24 +226,47 @@ impl Report {
             ));
         }
         if self.groups > 0 {
-            line(format!("{} groups with {} committed offsets", self.groups, self.committed_offsets));
+            line(format!(
+                "{} with {}",
+                counted(self.groups as u64, "group", "groups"),
+                counted(self.committed_offsets as u64, "committed offset", "committed offsets")
+            ));
         }
         line(match (self.problems.len(), self.is_done) {
             (0, true) => format!(
-                "imported: {} topics, {} partitions, {} records",
-                self.topics.len(),
-                self.partitions,
-                self.records
+                "imported: {}, {}, {}",
+                counted(self.topics.len() as u64, "topic", "topics"),
+                counted(self.partitions as u64, "partition", "partitions"),
+                counted(self.records, "record", "records")
             ),
             (0, false) => format!(
-                "can be imported: {} topics, {} partitions, {} records, {} bytes",
-                self.topics.len(),
-                self.partitions,
-                self.records,
-                self.bytes
+                "can be imported: {}, {}, {}, {}",
+                counted(self.topics.len() as u64, "topic", "topics"),
+                counted(self.partitions as u64, "partition", "partitions"),
+                counted(self.records, "record", "records"),
+                counted(self.bytes, "byte", "bytes")
             ),
-            (count, _) => format!("cannot be imported, nothing was written: {count} problem(s)"),
+            (count, _) => {
+                format!(
+                    "cannot be imported, nothing was written: {}",
+                    counted(count as u64, "problem", "problems")
+                )
+            }
         });
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_behind_has_a_reason() {
+        let reason = |name: &str, value: &str| ConfigReport::new((name.to_owned(), value.to_owned())).reason;
+        assert!(reason("compression.type", "lz4").contains("never compresses again"));
+        assert_eq!(reason("compression.type", "producer"), "kaas does so anyway");
+        assert!(reason("min.insync.replicas", "2").contains("without replicas"));
+        assert_eq!(reason("x.y", "1"), "kaas does not know it");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kaas_substrate::{EntryKind, Substrate, read_small};
+use kaas_substrate::{Entry, EntryKind, Substrate, read_small};
 
 use super::kafka_files::{
     CLEAN_SHUTDOWN, DirName, FileName, INTERNAL_TOPICS, LEADER_EPOCHS, LOG_START_CHECKPOINT, META_PROPERTIES,
@@ -17,6 +17,10 @@ use crate::types::Offset;
 
 /// Largest of Kafka's small files that is read.
 const SMALL_FILE_BYTES_MAX: usize = 64 << 20;
+
+const NOTHING_HERE: &str = "no partitions of Kafka here";
+const NOTHING_HERE_HINT: &str =
+    "is it one of Kafka's log.dirs? They hold meta.properties, and a directory for each partition";
 
 const CLEANER_CHECKPOINT: &str = "cleaner-offset-checkpoint";
 
@@ -102,6 +106,12 @@ pub(super) fn find(
     for source in sources {
         find_in(source, options, &mut found, problems)?;
     }
+    // An import of nothing would give a new data directory an identity, and the right import would find it taken.
+    if found.topics.is_empty() && options.topics.is_empty() && problems.is_empty() {
+        let root = |source: &Source| source.volume.root().to_owned();
+        let path = sources.first().map(root).unwrap_or_default();
+        problems.push(Problem::new(path, NOTHING_HERE, NOTHING_HERE_HINT));
+    }
     for name in &options.topics {
         if !found.topics.contains_key(name) {
             let path = sources.first().map_or_else(PathBuf::new, |source| source.volume.root().to_owned());
@@ -128,6 +138,10 @@ fn find_in(
 ) -> Result<(), kaas_substrate::Error> {
     let volume = &*source.volume;
     let entries = volume.list(Path::new(""))?;
+    if !is_log_directory(volume, &entries)? {
+        problems.push(Problem::new(volume.root().to_owned(), NOTHING_HERE, NOTHING_HERE_HINT));
+        return Ok(());
+    }
     let is_clean = entries.iter().any(|entry| entry.name == CLEAN_SHUTDOWN);
     let log_starts = parsed(volume, Path::new(LOG_START_CHECKPOINT), offset_checkpoint, problems)?;
     let recovery_points = parsed(volume, Path::new(RECOVERY_POINT_CHECKPOINT), offset_checkpoint, problems)?;
@@ -202,6 +216,24 @@ fn find_in(
         ));
     }
     Ok(())
+}
+
+/// Whether Kafka has worked in a directory: it has the file that says whose it is, or the directory of a partition with a log.
+fn is_log_directory(volume: &dyn Substrate, entries: &[Entry]) -> Result<bool, kaas_substrate::Error> {
+    if entries.iter().any(|entry| entry.name == META_PROPERTIES) {
+        return Ok(true);
+    }
+    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Dir) {
+        let Some(name) = entry.name.to_str() else { continue };
+        if !matches!(DirName::parse(name), DirName::Partition { .. }) {
+            continue;
+        }
+        let is_log = |name: &str| matches!(FileName::parse(name), FileName::Log(_));
+        if volume.list(Path::new(name))?.iter().any(|file| file.name.to_str().is_some_and(is_log)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn list_files(

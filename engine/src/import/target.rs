@@ -59,13 +59,23 @@ pub(super) struct NewTopic<'a> {
     pub(super) configs: &'a BTreeMap<String, String>,
 }
 
-/// What a look at the directory found; nothing is touched by it.
-pub(super) fn look(substrate: &dyn Substrate) -> Result<BTreeMap<String, Option<String>>, ImportError> {
+/// What a look at the directory found.
+#[derive(Debug, Default)]
+pub(super) struct Existing {
+    /// `None` if it is no data directory yet.
+    pub(super) cluster_id: Option<String>,
+    /// Its topics, and their ids where they have one.
+    pub(super) topics: BTreeMap<String, Option<String>>,
+}
+
+/// Looks at the directory; nothing is touched by it.
+pub(super) fn look(substrate: &dyn Substrate) -> Result<Existing, ImportError> {
     let dir = || substrate.root().to_owned();
     let root = substrate.list(Path::new(""))?;
     let has = |name: &str| root.iter().any(|entry| entry.name == name);
+    let mut cluster_id = None;
     if has(CLUSTER_DIR) {
-        read_meta(substrate)?;
+        cluster_id = Some(read_meta(substrate)?.cluster_id);
     } else if root.iter().any(|entry| !is_unfinished(&entry.name.to_string_lossy())) {
         return Err(ImportError::NotADataDirectory { dir: dir() });
     }
@@ -79,7 +89,7 @@ pub(super) fn look(substrate: &dyn Substrate) -> Result<BTreeMap<String, Option<
             }
         }
     }
-    Ok(topics)
+    Ok(Existing { cluster_id, topics })
 }
 
 fn is_unfinished(name: &str) -> bool {

@@ -52,6 +52,7 @@ use kaas_substrate::Substrate;
 pub use finding::{Finding, Kind, Severity};
 pub use identity::Expected;
 pub use report::Report;
+pub(crate) use text::{counted, grouped};
 pub use text::{render, render_repairs};
 pub use tree::{VerifyError, verify};
 

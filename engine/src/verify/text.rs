@@ -171,12 +171,13 @@ fn write_infos(text: &mut String, report: &Report, infos: bool) -> fmt::Result {
     }
 }
 
-fn counted(count: u64, one: &str, many: &str) -> String {
+/// "1 topic", "2 topics".
+pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
 /// With separators between thousands.
-fn grouped(count: u64) -> String {
+pub(crate) fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -159,7 +159,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 fn hint(error: &BenchError) -> Option<&'static str> {
     Some(match error {
         BenchError::Open(OpenError::Storage(_)) | BenchError::Storage(_) => {
-            "name a directory on the mount that this user may write in, with room for what is measured"
+            "name an existing directory on the mount that this user may write in, with room for what is measured"
         }
         BenchError::Open(_) => "kaas-engine qualify says more about the mount",
         BenchError::NotRemoved { .. } => "the next run removes it",
