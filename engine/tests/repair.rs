@@ -338,9 +338,9 @@ fn a_link_in_the_place_of_the_quarantine_is_not_followed() {
 fn a_fence_that_ends_with_a_piece_of_a_record() {
     let volume = closed();
     volume.open().close();
-    // The next claim extends it, and the piece becomes a record that is damaged.
+    // The next claim extends it, and the piece becomes a record that is damaged: of an epoch that was led, so it was whole.
     change(&dir(&volume).join("fence"), |bytes| bytes.truncate(1024 + 8));
-    assert_found(&volume, Kind::FenceRecordTorn);
+    assert_found(&volume, Kind::FenceDamaged);
     mend(&volume);
 }
 
