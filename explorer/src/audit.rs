@@ -29,9 +29,25 @@ const RECOVERY_STEPS_MAX: u64 = 400;
 /// others.
 const COMPACTION_STEPS_MAX: u64 = 60_000;
 
-/// What `verify` may find, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a problem, so that
-/// no kind of damage passes because somebody thinks less of it later.
-pub const UNFINISHED: [Kind; 2] = [Kind::TornTail, Kind::FenceRecordTorn];
+/// Whether `verify` may find this, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a
+/// problem, so that no kind of damage passes because somebody thinks less of it later.
+pub fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
+    match kind {
+        Kind::TornTail | Kind::ClaimDamaged => true,
+        // Derived, written without a look at the fence, and checked before it is used: a deposed leader may write it anew.
+        Kind::IndexMissing | Kind::IndexDamaged => true,
+        // Its claimant found a later one, which has come to nothing since, and took its file back.
+        Kind::ClaimMissing => true,
+        // Taken back, as there was no room.
+        Kind::SegmentBehindRelease => cluster.gets_full,
+        // Half written by a claimant; where a later one is done already, nobody writes it again.
+        Kind::FenceRecordTorn | Kind::FenceRecordDamaged => cluster.storage.has_torn_fences(),
+        // After a loss of power, whole batches may stand behind a hole: unsynced ones, whose sectors arrived in any order.
+        // `verify` cannot know that nobody was told of them; here that is checked.
+        Kind::DamagedTail => cluster.storage.has_lost_power(),
+        _ => false,
+    }
+}
 
 /// How the end of a run is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,14 +108,10 @@ fn verify(cluster: &Cluster, topic: &Topic) {
     let volume = cluster.storage.mount(cluster.auditor());
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_partition(&*volume, &topic.dir, &Expected::default(), &options, &Progress::default());
-    // After a loss of power, whole batches may stand behind a hole: unsynced ones, whose sectors arrived in any order. `verify`
-    // cannot know that nobody was told of them; here that is checked.
-    let may_be = |kind| match kind {
-        Kind::DamagedTail => cluster.storage.has_lost_power(),
-        kind => UNFINISHED.contains(&kind),
-    };
-    let found =
-        report.findings.iter().filter(|finding| finding.severity > Severity::Info && !may_be(finding.kind));
+    let found = report
+        .findings
+        .iter()
+        .filter(|finding| finding.severity > Severity::Info && !may_be_found(cluster, finding.kind));
     found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
 }
 

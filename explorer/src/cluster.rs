@@ -101,6 +101,8 @@ pub struct Cluster {
     pub journal_settings: JournalSettings,
     pub config: LogConfig,
     pub faults: Arc<Mutex<Faults>>,
+    /// Writes may find no room.
+    pub gets_full: bool,
     /// Clients do little but produce.
     pub is_busy: bool,
     pub transactions: bool,
@@ -158,6 +160,7 @@ impl Cluster {
             settings,
             journal_settings,
             config,
+            gets_full: faults.full > 0,
             faults: none,
             is_busy,
             transactions,

@@ -46,6 +46,7 @@ pub struct Storage {
     /// Fences of which a record was written in half.
     torn: Mutex<BTreeSet<PathBuf>>,
     torn_met: AtomicU64,
+    has_torn: AtomicBool,
 }
 
 fn choose(scheduler: &Arc<Scheduler>) -> Choose {
@@ -77,6 +78,7 @@ impl Storage {
             has_lost_power: AtomicBool::new(false),
             torn: Mutex::default(),
             torn_met: AtomicU64::new(0),
+            has_torn: AtomicBool::new(false),
         })
     }
 
@@ -163,7 +165,13 @@ impl Storage {
 
     /// Half of a record of this fence is written.
     pub fn torn(&self, fence: &Path) {
+        self.has_torn.store(true, Ordering::Relaxed);
         self.torn.lock().insert(fence.to_owned());
+    }
+
+    /// True once half of a record of a fence was written.
+    pub fn has_torn_fences(&self) -> bool {
+        self.has_torn.load(Ordering::Relaxed)
     }
 
     /// Somebody is about to read this fence: counts it if there is a torn record in it.

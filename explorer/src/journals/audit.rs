@@ -9,7 +9,7 @@ use kaas_engine::verify::{Options, Severity, verify_slot};
 
 use super::coordinator::open;
 use super::slot::Slot;
-use crate::audit::UNFINISHED;
+use crate::audit::may_be_found;
 use crate::cluster::Cluster;
 use crate::problem::Problem;
 use crate::process::START;
@@ -32,7 +32,7 @@ pub fn verify(cluster: &Cluster, slot: &Slot) {
     let found = report
         .findings
         .iter()
-        .filter(|finding| finding.severity > Severity::Info && !UNFINISHED.contains(&finding.kind));
+        .filter(|finding| finding.severity > Severity::Info && !may_be_found(cluster, finding.kind));
     found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
 }
 
