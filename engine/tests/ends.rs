@@ -13,7 +13,7 @@ use std::path::Path;
 
 use kaas_engine::types::Offset;
 use kaas_engine::verify::Kind;
-use kaas_engine::{EngineError, ReadError};
+use kaas_engine::{EngineError, FetchedRecords, Isolation, ReadError, ReadRequest, RecordsPart};
 use looking::{assert_found, change, closed, crashed, edit_json, files, fill, last_log, small_segments};
 use mending::{assert_serves, mend, open, placed, without};
 use support::Volume;
@@ -116,6 +116,38 @@ fn an_index_that_leads_too_far_hides_nothing() {
         let header = kaas_engine::batch::BatchHeader::parse(&batch).unwrap();
         assert!(header.base_offset.0 <= *offset && *offset <= header.last_offset().0, "{offset}: {header:?}");
     }
+}
+
+#[test]
+fn an_index_that_is_wrong_about_positions_ends_no_range_within_a_batch() {
+    let mut volume = Volume::local();
+    volume.settings.tail_bytes_max = 0;
+    let log = volume.open();
+    for _ in 0..50 {
+        log.append(&[&"x".repeat(10_000)]).unwrap();
+    }
+    log.close();
+    let request = ReadRequest {
+        from: Offset(3),
+        max_bytes: 200_000,
+        at_least_one: true,
+        isolation: Isolation::ReadUncommitted,
+        file_ranges: true,
+    };
+    let is_range = |fetched: &FetchedRecords| matches!(fetched.parts[0], RecordsPart::FileRange { .. });
+    assert!(is_range(&open(&volume).read_with(request).unwrap()), "with the index as it was");
+    for index in files(&volume, "", ".index") {
+        change(&index, |bytes| {
+            for entry in bytes.chunks_mut(8) {
+                let position = i32::from_be_bytes(entry[4..].try_into().unwrap());
+                entry[4..].copy_from_slice(&(position - 100).to_be_bytes());
+            }
+        });
+    }
+    let fetched = open(&volume).read_with(request).unwrap();
+    assert!(!is_range(&fetched), "{fetched:?}");
+    let offsets: Vec<i64> = support::decode(&fetched).iter().map(|record| record.0).collect();
+    assert!(offsets.len() > 10 && offsets.iter().copied().eq(3..3 + offsets.len() as i64), "{offsets:?}");
 }
 
 #[test]

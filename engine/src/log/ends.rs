@@ -23,7 +23,8 @@ const WALK_BYTES_MAX: u64 = 64 << 20;
 pub(super) fn check_end(substrate: &dyn Substrate, segment: &Segment) -> Result<(), EngineError> {
     let path = segment.path(SegmentFile::Log);
     let state = segment.state();
-    let file = substrate.open(&path, OpenMode::Read)?;
+    // This host may still have pages in its cache that the volume has lost.
+    let file = substrate.open(&path, OpenMode::ReadUncached)?;
     let length = file.length()?;
     if length < state.bytes {
         let reason = format!("it has {length} bytes; {} were committed", state.bytes);

@@ -121,9 +121,8 @@ impl LogIndexes {
 
     /// The last batch boundary that is known at or before byte `position`, of a batch below `limit`; with the last
     /// offset of the batch that begins there.
-    pub(crate) fn boundary(&self, position: u64, limit: Offset) -> Option<(u64, Offset)> {
-        let entry = self.segment.offsets().last_below(position, limit)?;
-        Some((entry.position, entry.offset))
+    pub(crate) fn boundary(&self, position: u64, limit: Offset) -> Option<OffsetPosition> {
+        self.segment.offsets().last_below(position, limit)
     }
 
     pub(crate) fn has_aborted(&self) -> bool {

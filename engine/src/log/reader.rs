@@ -212,7 +212,7 @@ impl BlockingRead {
             return Ok(from);
         }
         if file_ranges
-            && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)
+            && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)?
             && let Ok(length) = usize::try_from(end - start)
             && length >= FILE_RANGE_BYTES_MIN
         {
@@ -371,8 +371,18 @@ pub(crate) fn read_batch(
 }
 
 /// The furthest batch boundary that the index knows within `max_bytes` of `start`, with everything before it below
-/// `limit`; and an upper bound of the offsets before it.
-fn range_end(open: &OpenSegment, start: u64, max_bytes: usize, limit: Offset) -> Option<(u64, Offset)> {
-    let (position, offset) = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit)?;
-    (position > start).then_some((position, offset))
+/// `limit`; and the offset of the batch there. `None` without one, or if the index is wrong about it.
+fn range_end(
+    open: &OpenSegment,
+    start: u64,
+    max_bytes: usize,
+    limit: Offset,
+) -> Result<Option<(u64, Offset)>, ReadError> {
+    let boundary = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit);
+    let Some(entry) = boundary.filter(|entry| entry.position > start) else { return Ok(None) };
+    let mut header = [0; HEADER_BYTES];
+    let read = open.file.read_at(&mut header, entry.position)?;
+    let header = BatchHeader::parse(header.get(..read).unwrap_or_default()).ok();
+    let there = header.filter(|header| header.last_offset() == entry.offset);
+    Ok(there.map(|header| (entry.position, header.base_offset)))
 }
