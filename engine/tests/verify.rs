@@ -262,6 +262,14 @@ fn torn_tails_and_lost_tails_are_told_apart() {
     let found = assert_found(&volume, Kind::DamagedTail);
     assert_eq!(found.severity, Severity::Error);
 
+    // The last batch, whole and with another leader's epoch, which its CRC does not cover.
+    let mut foreign = whole.clone();
+    let last = last_batch(&whole);
+    foreign[last + 12..last + 16].copy_from_slice(&9i32.to_be_bytes());
+    std::fs::write(&log, foreign).unwrap();
+    let found = assert_found(&volume, Kind::DamagedTail);
+    assert!(found.problem.contains("epoch 9"), "{}", found.problem);
+
     // Below the checkpoint.
     std::fs::write(&log, &whole[..1000]).unwrap();
     let found = assert_found(&volume, Kind::CommittedRecordsMissing);
@@ -280,6 +288,18 @@ fn an_active_segment_that_is_gone_shows_by_the_high_watermark() {
     let kinds: Vec<_> = look(&volume).findings.iter().map(|finding| finding.kind).collect();
     let told = [Kind::CommittedRecordsMissing, Kind::MissingSegment];
     assert!(kinds.iter().any(|kind| told.contains(kind)), "{kinds:?}");
+}
+
+/// Where the last batch of a segment begins.
+fn last_batch(segment: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        let next = at + 12 + i32::from_be_bytes(segment[at + 8..at + 12].try_into().unwrap()) as usize;
+        if next >= segment.len() {
+            return at;
+        }
+        at = next;
+    }
 }
 
 /// The same partition as if it had crashed before any rolled segment was pinned.

@@ -183,7 +183,7 @@ impl SegmentCheck<'_> {
                             walk.restart(position, file.length()?);
                             continue;
                         }
-                        return self.tear(walk, position, reason, place, indexes);
+                        return self.tear(walk, position, (Kind::TornTail, reason), place, indexes);
                     }
                     if self.pass_over(&mut walk, position, reason, &mut place, indexes.as_mut())? {
                         continue;
@@ -199,7 +199,8 @@ impl SegmentCheck<'_> {
             let misfit = self.misfit(&header, &place);
             if let Some(reason) = &misfit {
                 if matches!(self.planned.extent, Extent::Tail) {
-                    return self.tear(walk, position, reason.clone(), place, indexes);
+                    // A batch that is whole and does not belong here is nothing that a crash leaves.
+                    return self.tear(walk, position, (Kind::DamagedTail, reason.clone()), place, indexes);
                 }
                 let finding = self.finding(Kind::OutOfSequence, reason.as_str());
                 self.findings.push(finding.at(position).offset(place.expected).certain());
@@ -396,12 +397,12 @@ impl SegmentCheck<'_> {
         Ok(next.is_some())
     }
 
-    /// The last segment ends at `position` for the next leader: harmless, or a loss?
+    /// The last segment ends at `position` for the next leader: harmless, or a loss? With what to call it if nothing follows.
     fn tear(
         &mut self,
         mut walk: Walk<'_>,
         position: u64,
-        reason: String,
+        (alone, reason): (Kind, String),
         place: Place,
         indexes: Option<IndexCheck>,
     ) -> Result<Outcome, kaas_substrate::Error> {
@@ -415,7 +416,7 @@ impl SegmentCheck<'_> {
                     format!("{reason}; a whole batch of offset {} follows at byte {at}", header.base_offset);
                 self.finding(Kind::DamagedTail, problem)
             }
-            None => self.finding(Kind::TornTail, format!("{reason}; no whole batch follows")),
+            None => self.finding(alone, format!("{reason}; no whole batch follows")),
         };
         self.findings.push(finding.at(position).offset(place.expected));
         let length = walk.position();
