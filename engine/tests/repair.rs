@@ -212,6 +212,33 @@ fn manifests_that_are_gone_or_damaged_are_derived() {
 }
 
 #[test]
+fn a_manifest_of_another_partition_takes_nothing_away_for_good() {
+    let volume = closed();
+    let logs = files(&volume, "", ".log");
+    assert!(logs.len() > 3);
+    let kept: Vec<_> = logs.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    edit_json(&files(&volume, "manifest", ".json").pop().unwrap(), |value| {
+        // As whole as ours, and it names one segment, which is not here.
+        let end = value["next_offset"].clone();
+        let segments = value["segments"].as_array_mut().unwrap();
+        segments.truncate(1);
+        segments[0]["end_offset"] = end;
+        segments[0]["bytes"] = 100_000.into();
+    });
+    let repaired = mend(&volume);
+    assert!(!repaired.lost.is_empty(), "{repaired:#?}");
+    // The next leader removes what its manifest does not name.
+    open(&volume).close();
+    let aside = quarantined(&volume);
+    for (path, bytes) in logs.iter().zip(kept).skip(1) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(path.exists() || aside.contains(&name.to_owned()), "{name} is gone: {aside:?}");
+        let place = if path.exists() { path.clone() } else { dir(&volume).join("quarantine").join(name) };
+        assert_eq!(std::fs::read(place).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
 fn a_later_leader_whose_manifest_is_gone() {
     let volume = closed();
     let kept = files(&volume, "manifest", ".json").pop().unwrap();

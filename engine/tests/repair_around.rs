@@ -361,6 +361,23 @@ fn a_damaged_journal_keeps_what_can_be_read_if_the_rest_may_be_lost() {
 }
 
 #[test]
+fn a_journal_that_lacks_its_end_without_a_trace() {
+    // Of one that took five entries over, all is gone, or all but the first line.
+    for keep_header in [false, true] {
+        let data = Data::new();
+        assert_eq!(entries(&data).len(), 5);
+        let dir = contents(&data.path(SLOT));
+        let newest = dir.keys().rfind(|name| name.starts_with("journal.")).unwrap().clone();
+        let path = format!("{SLOT}/{newest}");
+        change(&data.path(&path), |bytes| bytes.truncate(if keep_header { lines(bytes)[1] } else { 0 }));
+        data.assert_found(Kind::JournalDamaged, &path);
+        assert_left(&data, &options(), "--accept-loss");
+        let repaired = mend(&data, &lossy());
+        assert!(!repaired[0].given_up.is_empty(), "{repaired:#?}");
+    }
+}
+
+#[test]
 fn snapshots() {
     let data = Data::with_snapshot();
     let names: Vec<_> = contents(&data.path(SLOT)).into_keys().collect();

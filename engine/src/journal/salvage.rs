@@ -131,6 +131,10 @@ fn damaged(substrate: &dyn Substrate, dir: &Path) -> Result<Salvaged, OpenError>
     if referred.is_none() && snapshot.is_none() {
         given_up.push("the snapshot that the journal may have built on".to_owned());
     }
+    if given_up.is_empty() {
+        // It does not open, though every line that is there is whole: what is not there has left no trace.
+        given_up.push(format!("the appends that {} lacks at its end", JOURNAL.file_name(name)));
+    }
     let covers = snapshot.as_ref().map_or(0, |found| found.covers);
     lines.retain(|line| line.sequence > covers);
     let last = lines.last().map_or(covers, |line| line.sequence);

@@ -144,9 +144,10 @@ impl Looked<'_> {
                 found.push(Quarantined::whole(name.to_owned(), finding.kind == Kind::UnknownFile));
             }
         }
-        // Segments that a damaged manifest may have counted, and that their names do not.
+        // Segments that a damaged manifest may have counted, and that their names do not; and where records are lost, all that do
+        // not count: a manifest that belongs elsewhere can be whole, and the next leader removes what it does not name.
         let used: BTreeSet<_> = salvage.segments.iter().map(|salvaged| salvaged.source.name).collect();
-        let uncertain = self.manifest().is_none();
+        let uncertain = self.manifest().is_none() || !salvage.lost.is_empty();
         let unused = self.view.names.logs.iter().filter(|name| uncertain && !used.contains(name));
         found.extend(unused.map(|name| Quarantined::whole(format!("{name}.log"), false)));
         found.sort();
