@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, read_small};
+use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate, read_small};
 use serde::Deserialize;
 
 use super::Context;
 use super::finding::{Finding, Kind, Severity};
-use super::tree::DELETED_PREFIX;
+use super::tree::{DELETED_PREFIX, lineage};
 use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, records_needed};
 use crate::types::Epoch;
 
@@ -182,16 +182,28 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
 /// is as it should be.
 fn taken_away(context: &Context<'_>, dir: &Path, fence: &Fence) -> Option<Finding> {
     let Some((0, FenceRecord::TakenAway { by })) = fence.used.first() else { return None };
-    let kind = if is_aside(context, dir) { Kind::Deleted } else { Kind::TakenAway };
+    // Asked after the mark was read: a deletion renames first.
+    let kind = match is_in_place(context.substrate, dir) {
+        Ok(true) if !is_aside(context.substrate, dir) => Kind::TakenAway,
+        Ok(_) => Kind::Deleted,
+        Err(error) => return Some(Finding::new(Kind::Unreadable, dir, error.to_string())),
+    };
     let problem = format!("the controller of epoch {by} has taken it away, to delete its topic");
     Some(Finding::new(kind, &dir.join(FENCE_NAME), problem).at(0))
 }
 
-/// Whether the directory is one of a deleted topic.
-fn is_aside(context: &Context<'_>, dir: &Path) -> bool {
-    let path = context.substrate.root().join(dir);
-    let topic = path.parent().and_then(Path::file_name);
-    topic.is_some_and(|name| name.to_string_lossy().starts_with(DELETED_PREFIX))
+/// Whether the directory is a deleted topic's, or in one, by the name that it was opened with.
+pub(super) fn is_aside(substrate: &dyn Substrate, dir: &Path) -> bool {
+    let [name, parent, _] = lineage(substrate, dir);
+    [name, parent].iter().flatten().any(|name| name.starts_with(DELETED_PREFIX))
+}
+
+/// Whether the directory that `dir` is in is still there under its name. Asked of a listing: for a while a client of NFS
+/// opens what it knows a name to lead to, wherever that was renamed meanwhile. True where nothing around it can be listed.
+pub(super) fn is_in_place(substrate: &dyn Substrate, dir: &Path) -> kaas_substrate::Result<bool> {
+    let parent = dir.parent().and_then(|parent| Some((parent.file_name()?, parent.parent()?)));
+    let Some((name, above)) = parent else { return Ok(true) };
+    Ok(substrate.list(above)?.iter().any(|entry| entry.name == name))
 }
 
 fn check_claims(

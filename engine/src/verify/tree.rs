@@ -347,7 +347,7 @@ impl Tree<'_> {
 }
 
 /// The directory's name, and its parent's and grandparent's, below and above the substrate's root.
-fn lineage(substrate: &dyn Substrate, dir: &Path) -> [Option<String>; 3] {
+pub(super) fn lineage(substrate: &dyn Substrate, dir: &Path) -> [Option<String>; 3] {
     let path = substrate.root().join(dir);
     let mut names =
         path.ancestors().map(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));

@@ -117,12 +117,13 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
         brokers_stopped: args.brokers_stopped,
         ..Options::default()
     };
-    let repairing = Arc::new(AtomicBool::new(false));
-    let is_repairing = Arc::clone(&repairing);
+    let [repairing, repaired] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let (is_repairing, has_repaired) = (Arc::clone(&repairing), Arc::clone(&repaired));
     interrupt::watch(Then::Exit, move || {
-        match is_repairing.load(Ordering::Relaxed) {
-            true => "interrupted in the middle of the repair: what counted still does, begin it again",
-            false => "interrupted; nothing was changed",
+        match (is_repairing.load(Ordering::Relaxed), has_repaired.load(Ordering::Relaxed)) {
+            (true, _) => "interrupted in the middle of the repair: what counted still does, begin it again",
+            (false, true) => "interrupted after a repair, while looking at what is there now",
+            (false, false) => "interrupted; nothing was changed",
         }
         .to_owned()
     });
@@ -143,9 +144,11 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
         if !args.yes && !is_confirmed(&targets, args, began.elapsed()) {
             return Err(("nothing was changed".to_owned(), None));
         }
-        repairing.store(true, Ordering::Relaxed);
         for target in &mut targets {
+            repairing.store(true, Ordering::Relaxed);
             let repairs = repair_one(target, &options, &Mode::Repair(claimant()));
+            repaired.store(true, Ordering::Relaxed);
+            repairing.store(false, Ordering::Relaxed);
             // What is there now is what counts.
             target.report = look_again(target, &options)?;
             target.report.repairs = repairs;

@@ -78,17 +78,13 @@ pub(super) fn act(
         versioned::write_bytes(volume, dir, PRODUCER_STATE, version, bytes)?;
     }
     if let Some(identity) = &plan.identity {
+        // The one name that a later leader's repair has, too.
+        still_leads(leadership)?;
         let path = dir.join(PARTITION_FILE);
         write_small(volume, &path, &identity::encode(&path, identity)?)?;
     }
     versioned::write(volume, dir, MANIFEST, version, &plan.manifest)?;
-    match leadership.standing() {
-        Standing::Leading => {}
-        Standing::Deposed { by } => return Err(EngineError::Deposed { by }),
-        Standing::Unknown(error) => {
-            return Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") });
-        }
-    }
+    still_leads(leadership)?;
     for path in plan.unneeded(dir, view) {
         match volume.remove_file(&path) {
             Err(error) if !error.is_not_found() => return Err(error.into()),
@@ -100,6 +96,16 @@ pub(super) fn act(
     }
     leadership.collect_old_claims()?;
     Ok(volume.sync_dir(dir)?)
+}
+
+fn still_leads(leadership: &Leadership) -> Result<(), EngineError> {
+    match leadership.standing() {
+        Standing::Leading => Ok(()),
+        Standing::Deposed { by } => Err(EngineError::Deposed { by }),
+        Standing::Unknown(error) => {
+            Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") })
+        }
+    }
 }
 
 /// Writes what can be read of one segment as another one. Durable on return but for its name.

@@ -121,7 +121,7 @@ impl HomeRepair<'_> {
     }
 
     fn repair(&self, findings: Vec<Finding>) -> Result<(Plan, Epoch), String> {
-        quarantine::refusal(self.context.substrate, self.dir).map_or(Ok(()), Err)?;
+        super::refusal(self.context.substrate, self.dir).map_or(Ok(()), Err)?;
         let plan = self.plan(&findings)?;
         if !plan.changes_anything() {
             return Ok((plan, Epoch::NONE));
@@ -274,6 +274,8 @@ impl HomeRepair<'_> {
         }
         let version = FileVersion { epoch: controller.epoch(), number: 1 };
         if let Some((bytes, _)) = &plan.topic_id {
+            // The one name that a later controller has, too.
+            still_leads(controller)?;
             write_small(volume, &self.dir.join(TOPIC_ID_FILE), bytes).map_err(failed)?;
         }
         for (kind, value) in &plan.versions {

@@ -10,8 +10,8 @@ use super::quarantine::{self, Quarantined};
 use super::steward::Steward;
 use crate::leadership::{self, ClaimError, Claimant, FENCE_NAME, Leadership, Standing};
 use crate::types::Epoch;
-use crate::verify::Context;
 use crate::verify::finding::{Finding, Kind};
+use crate::verify::{Context, leaders};
 
 /// How often an epoch that somebody else took meanwhile is followed by a higher one.
 const CLAIMS_MAX: u32 = 8;
@@ -58,17 +58,33 @@ impl<'a> Led<'a> {
 
     /// Why the directory cannot be led; `None` if it can.
     pub(super) fn refusal(&self) -> Option<String> {
-        if let Some(reason) = quarantine::refusal(self.context.substrate, self.dir) {
-            return Some(reason);
-        }
-        (self.fenceless && !self.context.options.brokers_stopped).then(|| {
-            format!(
-                "{}: whoever led here last may still have the old fence open, and a new one would not tell it that it is \
-                 deposed. Stop every broker that may have led it, then repair with --brokers-stopped: a new fence is made, \
-                 above every epoch that has left a trace",
-                Kind::FenceMissing.code()
-            )
+        super::refusal(self.context.substrate, self.dir).or_else(|| self.in_place().err()).or_else(|| {
+            if self.fenceless && !self.context.options.brokers_stopped {
+                return Some(format!(
+                    "{}: whoever led here last may still have the old fence open, and a new one would not tell it that it is \
+                     deposed. Stop every broker that may have led it, then repair with --brokers-stopped: a new fence is \
+                     made, above every epoch that has left a trace",
+                    Kind::FenceMissing.code()
+                ));
+            }
+            self.needs_lock().then(|| self.steward.surroundings().err()).flatten()
         })
+    }
+
+    /// Whether what is done rests on nobody else doing anything here, which only the data directory's lock can tell.
+    fn needs_lock(&self) -> bool {
+        self.fenceless || self.taken_away
+    }
+
+    /// That the directory is still where it was found: a claim in a topic that was deleted would bring it back.
+    fn in_place(&self) -> Result<(), String> {
+        match leaders::is_in_place(self.context.substrate, self.dir) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                Err("what it was in is not there any more under this name: it was deleted".to_owned())
+            }
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// The fence as it was found.
@@ -121,14 +137,23 @@ impl<'a> Led<'a> {
     /// Claims the next epoch as `claimant`. On return whoever led before is fenced out, durably.
     pub(super) fn claim(&self, written: Epoch, claimant: &Claimant) -> Result<Leadership, String> {
         let volume = self.context.substrate;
+        if self.needs_lock() {
+            self.steward.surroundings()?;
+            self.steward.lock()?;
+            // With the lock, no deletion and no other repair is under way; one may have been since it was looked at.
+            self.in_place()?;
+        }
         let mut epoch = self.next_epoch(written)?;
         if self.full_of_holes {
             // A claim mends some of it.
             quarantine::copy(volume, self.dir, &Self::fence()).map_err(|error| error.to_string())?;
         }
         if self.fenceless {
-            self.steward.lock()?;
             self.make_dir().map_err(|error| error.to_string())?;
+            let entries = volume.list(self.dir).map_err(|error| error.to_string())?;
+            if entries.iter().any(|entry| entry.name == FENCE_NAME) {
+                return Err("the fence is there now; run verify again".to_owned());
+            }
             let born = Epoch::new(epoch.get().saturating_sub(1)).unwrap_or(Epoch::NONE);
             leadership::bear_again(volume, self.dir, born).map_err(|error| error.to_string())?;
         }

@@ -43,7 +43,7 @@ use super::finding::Finding;
 use super::identity::Expected;
 use super::report::Place;
 use super::tree::parallel;
-use super::{Context, Options, Progress, Report, slots};
+use super::{Context, Options, Progress, Report, leaders, slots};
 use crate::leadership::Claimant;
 use home::{Home, HomeRepair};
 use lead::Led;
@@ -231,6 +231,14 @@ impl Work<'_> {
     fn count(&self) {
         self.context.progress.directories.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Why nothing in `dir` can be repaired.
+fn refusal(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
+    if leaders::is_aside(substrate, dir) {
+        return Some("its topic is deleted, and goes with all that is in it".to_owned());
+    }
+    quarantine::refusal(substrate, dir)
 }
 
 /// Whether it is a file, and not a directory or link.

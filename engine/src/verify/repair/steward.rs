@@ -43,6 +43,17 @@ impl<'a> Steward<'a> {
         self.context.substrate.list(Path::new(CLUSTER_DIR)).is_ok()
     }
 
+    /// That there is a data directory, with a lock that says whether a broker runs.
+    pub(super) fn surroundings(&self) -> Result<(), String> {
+        if self.has_cluster() {
+            return Ok(());
+        }
+        Err(format!(
+            "there is no {CLUSTER_DIR}/ beside it, so nothing says whether a broker runs: name a directory within a whole data \
+             directory"
+        ))
+    }
+
     /// Takes the data directory's lock until the repair is over, if there is a data directory: so no broker runs on it, as
     /// far as a lock can tell. Nothing is taken in a dry run.
     pub(super) fn lock(&self) -> Result<(), String> {
@@ -73,12 +84,7 @@ impl<'a> Steward<'a> {
     /// Becomes the controller of the next epoch, once in a repair, and holds the lock from then on. In a dry run only the
     /// epoch is told.
     pub(super) fn controller(&self) -> Result<(Epoch, Option<Arc<Leadership>>), String> {
-        if !self.has_cluster() {
-            return Err(format!(
-                "there is no {CLUSTER_DIR}/ beside it, so nothing says whether a broker runs: name a directory within a whole \
-                 data directory"
-            ));
-        }
+        self.surroundings()?;
         self.lock()?;
         let mut held = self.controller.lock();
         if let Some(controller) = &*held {
