@@ -21,31 +21,42 @@ use crate::batch::{
 };
 use crate::index::AbortedTransaction;
 use crate::planted::{Bug, planted};
-use crate::producer_state::{NO_EPOCH, ProducerStates};
+use crate::producer_state::{BATCHES_KEPT, BatchMetadata, NO_EPOCH, ProducerEntry, ProducerStates};
 use crate::types::{Offset, ProducerId, Timestamp};
 
-/// The last thing that is known of a producer.
+/// The last thing that is committed of a producer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LastOf {
     /// A data batch, which ends with this offset.
     Data(Offset),
+    /// A data batch of this producer epoch, which ends with this sequence number: as many batches as are remembered of a
+    /// producer follow it, and none of them is committed.
+    Before { epoch: i16, sequence: i32 },
+    /// Any of its data batches: what is remembered is not committed, and says nothing of what was before.
+    Any,
     /// Nothing but markers of this producer epoch.
     Marker(i16),
 }
 
-/// The last batch of each producer, among those that are committed.
+/// The last batch of each producer, among those that are committed. What is only staged may be taken back, and then the one
+/// before it is the last.
 pub(super) fn last_batches(
     producers: &ProducerStates,
     high_watermark: Offset,
 ) -> HashMap<ProducerId, LastOf> {
-    let last_of = |(id, entry): (ProducerId, &crate::producer_state::ProducerEntry)| {
+    let last_of = |(id, entry): (ProducerId, &ProducerEntry)| {
         let batches = entry.batches.batches();
-        // A batch that is only staged may be taken back, and then the one before it is the last.
         let committed = batches.iter().rev().find(|batch| batch.last_offset < high_watermark);
-        match committed.or(batches.last()) {
-            Some(last) => Some((id, LastOf::Data(last.last_offset))),
-            None => (entry.epoch != NO_EPOCH).then_some((id, LastOf::Marker(entry.epoch))),
-        }
+        let last = match (committed, batches.first().map(BatchMetadata::first_sequence)) {
+            (Some(last), _) => LastOf::Data(last.last_offset),
+            (None, Some(first)) if batches.len() == BATCHES_KEPT && first > 0 => {
+                LastOf::Before { epoch: entry.epoch, sequence: first - 1 }
+            }
+            (None, Some(_)) => LastOf::Any,
+            (None, None) if entry.epoch != NO_EPOCH => LastOf::Marker(entry.epoch),
+            (None, None) => return None,
+        };
+        Some((id, last))
     };
     producers.producers().filter_map(last_of).collect()
 }
@@ -138,8 +149,67 @@ impl Filter<'_> {
         }
         match header.producer_id.and_then(|id| self.producers.get(&id)) {
             Some(LastOf::Data(offset)) => !header.is_control() && header.last_offset() == *offset,
+            Some(LastOf::Before { epoch, sequence }) => {
+                !header.is_control() && header.producer_epoch == *epoch && header.last_sequence() == *sequence
+            }
+            Some(LastOf::Any) => !header.is_control(),
             Some(LastOf::Marker(epoch)) => header.is_control() && header.producer_epoch == *epoch,
             None => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{Attributes, Compression};
+
+    fn header(offset: i64, base_sequence: i32) -> BatchHeader {
+        BatchHeader {
+            base_offset: Offset(offset),
+            batch_bytes: 100,
+            partition_leader_epoch: 1,
+            magic: 2,
+            crc: 0,
+            attributes: Attributes::new(Compression::None, false, false),
+            last_offset_delta: 1,
+            base_timestamp: Timestamp(0),
+            max_timestamp: Timestamp(0),
+            producer_id: Some(ProducerId(7)),
+            producer_epoch: 3,
+            base_sequence,
+            record_count: 2,
+        }
+    }
+
+    #[test]
+    fn batches_that_are_not_committed_do_not_hide_the_last_one_that_is() {
+        let mut producers = ProducerStates::new();
+        let mut stage = |offset: i64, base_sequence| {
+            let _ = producers.append(&header(offset, base_sequence));
+            last_batches(&producers, Offset(10)).get(&ProducerId(7)).copied()
+        };
+        assert_eq!(stage(8, 4), Some(LastOf::Data(Offset(9))));
+        for number in 1..5 {
+            let last = stage(8 + i64::from(number) * 2, 4 + number * 2);
+            assert_eq!(last, Some(LastOf::Data(Offset(9))), "{number} are not committed");
+        }
+        let last = stage(18, 14);
+        assert_eq!(last, Some(LastOf::Before { epoch: 3, sequence: 5 }));
+        let (map, limits) = (OffsetMap::new(1000, 0.9), DecodeLimits::default());
+        let of_producers = HashMap::from([(ProducerId(7), last.unwrap())]);
+        let filter =
+            Filter { map: &map, producers: &of_producers, now: Timestamp(0), delete_retention_ms: 0, limits };
+        assert!(filter.is_last_of_producer(&header(8, 4)));
+        assert!(!filter.is_last_of_producer(&header(6, 2)));
+        assert!(!filter.is_last_of_producer(&BatchHeader { producer_epoch: 2, ..header(8, 4) }));
+    }
+
+    #[test]
+    fn nothing_is_known_of_what_was_before_the_first_batches_of_an_epoch() {
+        let mut producers = ProducerStates::new();
+        let _ = producers.append(&header(10, 0));
+        assert_eq!(last_batches(&producers, Offset(10)).get(&ProducerId(7)), Some(&LastOf::Any));
+        assert_eq!(last_batches(&producers, Offset(12)).get(&ProducerId(7)), Some(&LastOf::Data(Offset(11))));
     }
 }
