@@ -266,6 +266,25 @@ fn flags_and_environment_do_what_they_say() {
 }
 
 #[test]
+fn wrong_values_of_the_environment_are_told_with_their_variable() {
+    for (name, value, said) in [
+        ("KAAS_MEMORY", "maybe", "the value comes from KAAS_MEMORY"),
+        ("KAAS_SET", "nonsense", "the value comes from KAAS_SET"),
+        ("KAAS_SET", "num.partitions=many", "KAAS_SET sets it"),
+        ("KAAS_ADVERTISED", "0.0.0.0:9092", "the value comes from KAAS_ADVERTISED"),
+        ("KAAS_LOG_LEVEL", "loud", "'loud' is not a log level: error, warn"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kaas = std::process::Command::new(env!("CARGO_BIN_EXE_kaas"));
+        let output =
+            kaas.env(name, value).env("KAAS_LISTEN", "localhost:0").current_dir(&dir).output().unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && complaint.contains(said), "{name}={value}: {complaint}");
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0, "something was made");
+    }
+}
+
+#[test]
 fn memory_mode_leaves_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("data");

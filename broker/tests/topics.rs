@@ -548,7 +548,7 @@ fn a_topic_that_is_named_twice_is_not_deleted() {
 
 #[test]
 fn one_request_creates_at_most_ten_thousand_partitions() {
-    let broker = Broker::start(&["--memory"]);
+    let broker = Broker::start(&[]);
     let mut client = broker.connect();
     let answers = create(&mut client, vec![topic("a", 10_000, 1), topic("b", 1, 1)], true);
     assert!(answers.iter().all(|answer| answer.error_code == ErrorCode::POLICY_VIOLATION), "{answers:?}");

@@ -4,9 +4,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use kaas_broker::net::{Phase, Shutdown};
-use kaas_broker::server::{self, Options, Started};
+use kaas_broker::server::{self, Options, StartError, Started};
 use kaas_broker::telemetry;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -17,13 +16,16 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = Options::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     if let Err(error) = telemetry::init(&options.log_level, options.log_format) {
         return fail(USAGE, &error);
     }
     server::raise_descriptors();
     let started = match server::start(&options) {
         Ok(started) => started,
+        Err(error) if options.set_by_environment && matches!(error, StartError::Config(_)) => {
+            return fail(error.exit_code(), &format!("{error} (KAAS_SET sets it)"));
+        }
         Err(error) => return fail(error.exit_code(), &error),
     };
     let threads = options.worker_threads.map_or_else(server::default_worker_threads, usize::from);

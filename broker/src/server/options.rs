@@ -7,8 +7,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::builder::FalseyValueParser;
-use clap::{Parser, ValueEnum};
+use clap::builder::{BoolishValueParser, FalseyValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
 
 /// What `kaas --help` says below the options.
 const EXAMPLES: &str = "\
@@ -51,7 +53,7 @@ pub struct Options {
     pub substrate: SubstrateKind,
 
     /// Keep everything in memory and nothing on disk, for tests.
-    #[arg(long, env = "KAAS_MEMORY", value_parser = FalseyValueParser::new())]
+    #[arg(long, env = "KAAS_MEMORY", value_parser = BoolishValueParser::new())]
     pub memory: bool,
 
     /// Where to listen. Port 0 picks a free one. The default serves this machine only, since anybody who can
@@ -61,7 +63,7 @@ pub struct Options {
 
     /// What clients are told to connect to. Default: the host of --listen, or, if that is 0.0.0.0 or [::], the
     /// address the client reached us at.
-    #[arg(long, env = "KAAS_ADVERTISED", value_name = "HOST:PORT")]
+    #[arg(long, env = "KAAS_ADVERTISED", value_name = "HOST:PORT", value_parser = advertised)]
     pub advertised: Option<HostPort>,
 
     /// Number of this broker in the cluster.
@@ -98,6 +100,76 @@ pub struct Options {
     /// Start although another process holds the directory's lock. Only for tests of what happens then.
     #[arg(long, env = "KAAS_IGNORE_LOCK", hide = true, value_parser = FalseyValueParser::new())]
     pub ignore_lock: bool,
+
+    /// The configs of `set` come from KAAS_SET.
+    #[arg(skip)]
+    pub set_by_environment: bool,
+}
+
+impl Options {
+    /// Reads the command line (its first word is the program's name) and the environment.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage, or a call for help or the version. The message names the variable if a value of the environment is at fault.
+    pub fn read<I, T>(arguments: I) -> Result<Self, clap::Error>
+    where
+        I: IntoIterator<Item = T>,
+        T: Into<std::ffi::OsString> + Clone,
+    {
+        let arguments: Vec<std::ffi::OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut command = Self::command();
+        let matches = command
+            .try_get_matches_from_mut(&arguments)
+            .map_err(|error| name_the_variable(&command, error, &arguments))?;
+        let said = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        if said("memory") && said("data_dir") {
+            // Clap's own check would refuse KAAS_DATA_DIR beside --memory, too.
+            let problem = "--memory keeps nothing on disk: it cannot be used with --data-dir";
+            return Err(command.error(ErrorKind::ArgumentConflict, problem));
+        }
+        let mut options = Self::from_arg_matches(&matches)?;
+        options.set_by_environment = matches.value_source("set") == Some(ValueSource::EnvVariable);
+        Ok(options)
+    }
+}
+
+/// The error with the variable that the wrong value comes from, unless the flag itself was given.
+fn name_the_variable(
+    command: &clap::Command,
+    error: clap::Error,
+    arguments: &[std::ffi::OsString],
+) -> clap::Error {
+    let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else { return error };
+    let Some(argument) = command.get_arguments().find(|argument| argument.to_string() == *shown) else {
+        return error;
+    };
+    let flag = format!("--{}", argument.get_long().unwrap_or_default());
+    let given = arguments
+        .iter()
+        .any(|word| word.to_string_lossy().split('=').next().is_some_and(|word| word == flag));
+    match argument.get_env().filter(|name| !given && std::env::var_os(name).is_some()) {
+        Some(name) => {
+            let rendered = error.to_string();
+            let first = rendered.lines().next().unwrap_or_default();
+            let problem = first.strip_prefix("error: ").unwrap_or(first);
+            let problem = format!("{problem}\n\n  the value comes from {}", name.to_string_lossy());
+            command.clone().error(error.kind(), problem)
+        }
+        None => error,
+    }
+}
+
+/// An address that clients can connect to.
+fn advertised(text: &str) -> Result<HostPort, String> {
+    let address: HostPort = text.parse().map_err(|error: HostPortError| error.to_string())?;
+    if address.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_unspecified()) {
+        return Err(format!(
+            "nobody can connect to {}: name a host that clients reach, or leave --advertised out",
+            address.host
+        ));
+    }
+    Ok(address)
 }
 
 /// What a data directory is on.
@@ -133,18 +205,32 @@ pub struct HostPort {
 
 /// Not HOST:PORT.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' is not HOST:PORT (an IPv6 address needs brackets: [::1]:9092)")]
-pub struct HostPortError {
-    text: String,
+pub enum HostPortError {
+    /// Not of that form.
+    #[error("'{text}' is not HOST:PORT (an IPv6 address needs brackets: [::1]:9092)")]
+    Form {
+        /// What was given.
+        text: String,
+    },
+    /// The port is a number that no port has.
+    #[error("port {port} is out of range: 0 to 65535")]
+    Port {
+        /// The number that was given.
+        port: String,
+    },
 }
 
 impl FromStr for HostPort {
     type Err = HostPortError;
 
     fn from_str(text: &str) -> Result<Self, HostPortError> {
-        let error = || HostPortError { text: text.to_owned() };
+        let error = || HostPortError::Form { text: text.to_owned() };
         let (host, port) = text.rsplit_once(':').ok_or_else(error)?;
-        let port = port.parse().map_err(|_| error())?;
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().map_err(|_| match is_number {
+            true => HostPortError::Port { port: port.to_owned() },
+            false => error(),
+        })?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         match (bare, host) {
             (Some(bare), _) if !bare.is_empty() => Ok(Self { host: bare.to_owned(), port }),
@@ -199,7 +285,7 @@ mod tests {
     use super::*;
 
     fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
-        Options::try_parse_from(std::iter::once(&"kaas").chain(arguments))
+        Options::read(std::iter::once(&"kaas").chain(arguments))
     }
 
     #[test]
@@ -233,5 +319,15 @@ mod tests {
         for bad in [&["--node-id", "-1"][..], &["--set", "x"], &["--listen", "x"], &["--nope"], &["extra"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
+        for address in ["0.0.0.0:9092", "[::]:9092", ":9092"] {
+            let said = parse(&["--advertised", address]).unwrap_err().to_string();
+            assert!(said.contains("nobody can connect to"), "{said}");
+        }
+        assert!(parse(&["--advertised", "broker.example.org:9092"]).is_ok());
+        let said = parse(&["--listen", "localhost:99999"]).unwrap_err().to_string();
+        assert!(said.contains("port 99999 is out of range"), "{said}");
+        assert!(parse(&["--memory"]).is_ok());
+        let said = parse(&["--memory", "--data-dir", "x"]).unwrap_err();
+        assert_eq!(said.kind(), ErrorKind::ArgumentConflict);
     }
 }

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::server::LogFormat;
 
@@ -17,6 +18,14 @@ pub enum TelemetryError {
         /// What is wrong with it.
         source: tracing_subscriber::filter::ParseError,
     },
+    /// A word alone that is no level: the filter would take it for a target, and log nothing else.
+    #[error(
+        "'{word}' is not a log level: error, warn, info, debug, trace, off, or a filter such as 'info,kaas_broker=debug'"
+    )]
+    Level {
+        /// What was given.
+        word: String,
+    },
     /// Set up twice in one process.
     #[error("logging is set up already: {0}")]
     Twice(Box<dyn std::error::Error + Send + Sync>),
@@ -24,6 +33,10 @@ pub enum TelemetryError {
 
 /// Sends the logs of this process to standard error. Once a process.
 pub fn init(filter: &str, format: LogFormat) -> Result<(), TelemetryError> {
+    let mut alone = filter.split(',').map(str::trim).filter(|word| !word.contains(['=', '[']));
+    if let Some(word) = alone.find(|word| word.parse::<LevelFilter>().is_err()) {
+        return Err(TelemetryError::Level { word: word.to_owned() });
+    }
     let parsed = EnvFilter::try_new(filter)
         .map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })?;
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
