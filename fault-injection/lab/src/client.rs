@@ -16,6 +16,9 @@ use crate::protocol::{Call, Event, Failure, Request, Said, Value, VolumeCall, Vo
 /// takes to evict a silent client.
 pub const PATIENCE: Duration = Duration::from_secs(150);
 
+/// How long a killed process is waited for.
+const GOING: Duration = Duration::from_secs(5);
+
 /// A running actor. Killed when dropped.
 #[derive(Debug)]
 pub struct Actor {
@@ -210,7 +213,11 @@ impl Actor {
         let mut child = self.child.lock();
         // Already gone is as good.
         let _ = child.kill();
-        let _ = child.wait();
+        // One that a dead volume holds goes with the volume, which its site takes down after the actors.
+        let deadline = Instant::now() + GOING;
+        while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
