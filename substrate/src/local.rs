@@ -28,3 +28,26 @@ impl Local {
         Mounted::open_root(root, RULES)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::{OpenMode, Substrate};
+
+    /// A test that does not end is one that fails.
+    #[test]
+    fn a_pipe_is_no_file_and_nobody_waits_for_its_other_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = Local::open(dir.path()).unwrap();
+        mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let pipe = Path::new("pipe");
+        for mode in [OpenMode::Read, OpenMode::ReadUncached, OpenMode::Write] {
+            let error = volume.open(pipe, mode).unwrap_err();
+            assert!(!error.is_not_found(), "{error}");
+        }
+        volume.open_records(pipe).unwrap_err();
+        volume.make_durable(pipe, 0).unwrap_err();
+    }
+}

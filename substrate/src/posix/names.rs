@@ -44,10 +44,15 @@ impl Mounted {
         }
     }
 
-    /// Opens `path`, or creates it.
+    /// Opens `path`, or creates it. Never waits for the other end of a pipe that somebody put there.
     pub(crate) fn open_name(&self, path: &Path, flags: OFlags) -> Called<OwnedFd> {
         let mode = if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
-        self.looked_up(path, || openat(&self.root, for_system(path), flags | OPEN_FLAGS, mode))
+        let open = |flags| openat(&self.root, for_system(path), flags | OPEN_FLAGS, mode);
+        self.looked_up(path, || match open(flags | OFlags::NONBLOCK) {
+            // A file of which somebody has a lease: worth waiting for.
+            Err(Errno::WOULDBLOCK) => open(flags),
+            opened => opened,
+        })
     }
 
     pub(super) fn make_dir(&self, dir: &Path) -> Called<()> {
