@@ -17,9 +17,9 @@ use std::sync::Arc;
 use data::{Data, SLOT};
 use kaas_engine::leadership::{self, ClaimError, Claimant};
 use kaas_engine::manifest::versioned::{self, FileKind};
-use kaas_engine::types::Epoch;
-use kaas_engine::verify::repair::{Mode, Outcome, Repaired};
-use kaas_engine::verify::{Kind, Options};
+use kaas_engine::types::{Epoch, Timestamp};
+use kaas_engine::verify::repair::{Mode, Outcome, Repaired, repair};
+use kaas_engine::verify::{Kind, Options, Progress};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
 use kaas_substrate::{ErrorClass, Substrate};
 use looking::{change, options};
@@ -28,6 +28,12 @@ use serde_json::{Value, json};
 
 fn lossy() -> Options {
     Options { accept_loss: true, ..options() }
+}
+
+/// With a clock that is behind nothing: claims carry the time of this host.
+fn today() -> Options {
+    let now = Timestamp(Options::default().now.0 + 3_600_000);
+    Options { now, ..options() }
 }
 
 fn stopped() -> Options {
@@ -187,11 +193,11 @@ fn no_producer_id_is_handed_out_twice() {
     for harm in ["?", "", "{\"format\":1,\"next_block_start\":7}"] {
         let data = Data::new();
         data.write(file, harm);
-        mend(&data, &options());
+        mend(&data, &today());
         let (epoch, value) = newest(&data, "cluster", kaas_engine::layout::PRODUCER_IDS);
         let start = value["next_block_start"].as_i64().unwrap();
         // Above what a cluster can have handed out since 1970, and far from the end.
-        let seconds = options().now.0 / 1000;
+        let seconds = today().now.0 / 1000 - 60;
         assert!(start > seconds * 1_000_000 && start < i64::MAX / 1000 && start % 1000 == 0, "{start}");
         assert_eq!(epoch.get(), 2);
         before = start;
@@ -199,11 +205,41 @@ fn no_producer_id_is_handed_out_twice() {
     // Once more, when all that was handed out since is lost too.
     let data = Data::new();
     data.write(file, "?");
-    let mut later = options();
-    later.now.0 += 60_000;
+    let mut later = today();
+    later.now.0 += 120_000;
     data.repair(&later);
     let (_, value) = newest(&data, "cluster", kaas_engine::layout::PRODUCER_IDS);
     assert!(value["next_block_start"].as_i64().unwrap() > before + 60_000_000);
+}
+
+#[test]
+fn producer_ids_need_all_logs_and_a_clock_that_can_be_right() {
+    let data = Data::new();
+    data.write("cluster/producer-ids.00000001.1.json", "?");
+    // No clock, and one that is behind the claims, but not the records.
+    assert_left(&data, &Options { now: Timestamp(0), ..options() }, "set the clock");
+    assert_left(&data, &options(), "set the clock");
+    for target in ["cluster", "topics/orders"] {
+        let report = data.verify(target);
+        let claimant = Claimant { broker_id: -1, incarnation: "repair".into(), assignment_version: 0 };
+        let mode = Mode::Repair(claimant);
+        let left = repair(&data.volume(), &report, &today(), &mode, &Progress::default());
+        assert_eq!(left.len(), usize::from(target == "cluster"), "{left:#?}");
+        assert!(left.iter().all(|left| left.outcome == Outcome::Refused), "{left:#?}");
+        assert!(left.iter().all(|left| left.left[0].contains("whole data directory")), "{left:#?}");
+    }
+    mend(&data, &today());
+    // A record that is newer than all claims.
+    let data = Data::new();
+    data.write("cluster/producer-ids.00000001.1.json", "?");
+    for claim in contents(data.root()).into_keys().filter(|name| name.contains("/claim.")) {
+        std::fs::remove_file(data.path(&claim)).unwrap();
+    }
+    let refused = |now: i64| {
+        let planned = data.dry_run(&Options { now: Timestamp(now), ..options() });
+        planned.iter().any(|planned| planned.left.iter().any(|left| left.contains("set the clock")))
+    };
+    assert!(refused(0) && !refused(today().now.0));
 }
 
 #[test]
@@ -492,7 +528,7 @@ fn damaged() -> Data {
 
 #[test]
 fn a_repair_that_is_cut_off_at_any_step_is_repeated() {
-    let options = Options { accept_loss: true, brokers_stopped: true, threads: 1, ..options() };
+    let options = Options { accept_loss: true, brokers_stopped: true, threads: 1, ..today() };
     let claimant = |n: u64| Claimant { broker_id: -1, incarnation: format!("{n}"), assignment_version: 0 };
     let mut steps = 0;
     for verdict in [Verdict::Crash, Verdict::CrashShort { bytes: 7 }, Verdict::FailAfter(ErrorClass::Io)] {

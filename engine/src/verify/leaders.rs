@@ -14,7 +14,7 @@ use super::Context;
 use super::finding::{Finding, Kind, Severity};
 use super::tree::{DELETED_PREFIX, lineage};
 use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, records_needed};
-use crate::types::Epoch;
+use crate::types::{Epoch, Timestamp};
 
 /// Records that are read at once.
 const RECORDS_PER_READ: usize = 512;
@@ -50,26 +50,33 @@ struct ClaimFile {
     broker_id: i32,
     incarnation: String,
     assignment_version: u64,
-    #[serde(rename = "claimed_at_ms")]
-    _claimed_at_ms: u64,
+    claimed_at_ms: u64,
+}
+
+/// What the claims of a directory say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Claims {
+    /// The highest epoch that is claimed.
+    pub(super) highest: Option<Epoch>,
+    /// When the newest of the claim files was made, by its claimant's clock.
+    pub(super) newest: Option<Timestamp>,
 }
 
 /// Checks the fence and the claims of `dir`. `written` is the highest epoch whose leader left a file behind.
-/// The highest epoch that is claimed, if there is one.
 pub(super) fn check(
     context: &Context<'_>,
     dir: &Path,
     claims: &BTreeSet<Epoch>,
     written: Option<Epoch>,
     findings: &mut Vec<Finding>,
-) -> Option<Epoch> {
+) -> Claims {
     let path = dir.join(FENCE_NAME);
     let mut fence = match read(context, &path) {
         Ok(fence) => fence,
         Err(error) => {
             let kind = if error.is_not_found() { Kind::FenceMissing } else { Kind::Unreadable };
             findings.push(Finding::new(kind, &path, error.to_string()));
-            return None;
+            return Claims::default();
         }
     };
     if judge(&fence, &path, claims, written).iter().any(|finding| finding.severity > Severity::Info) {
@@ -79,8 +86,8 @@ pub(super) fn check(
     }
     findings.extend(judge(&fence, &path, claims, written));
     findings.extend(taken_away(context, dir, &fence));
-    check_claims(context, dir, claims, &fence, findings);
-    highest_claimed(&fence)
+    let newest = check_claims(context, dir, claims, &fence, findings);
+    Claims { highest: highest_claimed(&fence), newest }
 }
 
 fn read(context: &Context<'_>, path: &Path) -> Result<Fence, kaas_substrate::Error> {
@@ -206,13 +213,15 @@ pub(super) fn is_in_place(substrate: &dyn Substrate, dir: &Path) -> kaas_substra
     Ok(substrate.list(above)?.iter().any(|entry| entry.name == name))
 }
 
+/// Checks the claim files; when the newest was made.
 fn check_claims(
     context: &Context<'_>,
     dir: &Path,
     claims: &BTreeSet<Epoch>,
     fence: &Fence,
     findings: &mut Vec<Finding>,
-) {
+) -> Option<Timestamp> {
+    let mut newest = None;
     let highest = highest_claimed(fence);
     for epoch in claims {
         let path = claim_path(dir, *epoch);
@@ -225,6 +234,7 @@ fn check_claims(
                 continue;
             }
         };
+        newest = newest.max(i64::try_from(claim.claimed_at_ms).ok().map(Timestamp));
         let unfinished = match fence.record_of(*epoch) {
             Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
             // A claim that came too late: the first owner's file was collected, which made room for another's.
@@ -256,6 +266,7 @@ fn check_claims(
         let problem = "the highest epoch's claim file is not there";
         findings.push(Finding::new(Kind::ClaimMissing, &claim_path(dir, highest), problem));
     }
+    newest
 }
 
 /// The claim's owner, to be compared with the fence's; an incarnation is cut to what a record holds.

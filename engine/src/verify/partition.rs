@@ -111,7 +111,9 @@ impl<'a> PartitionCheck<'a> {
     fn run(&mut self, expected: &Expected) {
         identity::check(self.context, self.dir, expected, &mut self.findings);
         let names = &self.view.names;
-        leaders::check(self.context, self.dir, &names.claims, names.written(), &mut self.findings);
+        let claims =
+            leaders::check(self.context, self.dir, &names.claims, names.written(), &mut self.findings);
+        self.counts.newest = self.counts.newest.max(claims.newest);
 
         let empty = Manifest::default();
         let manifest = match &self.view.manifest {

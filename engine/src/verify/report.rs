@@ -8,7 +8,7 @@ use super::Examined;
 use super::finding::{Finding, Kind, Severity};
 use super::identity::Expected;
 use super::repair::Repaired;
-use crate::types::ProducerId;
+use crate::types::{ProducerId, Timestamp};
 
 /// What a repair would look into, by its directory relative to the volume's root.
 #[derive(Debug, Clone)]
@@ -63,9 +63,18 @@ pub struct Report {
     /// Where errors or warnings were found that a repair may be able to do something about.
     #[serde(skip)]
     pub(super) to_repair: Vec<Place>,
-    /// The highest producer id in any log, if a whole data directory was looked at and there is one.
+    /// What all of its directories say, if a whole data directory was looked at.
     #[serde(skip)]
+    pub(super) traces: Option<Traces>,
+}
+
+/// What was found all over a data directory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Traces {
+    /// The highest producer id in any log.
     pub(super) highest_producer: Option<ProducerId>,
+    /// The newest time that a record or a claim carries.
+    pub(super) newest: Option<Timestamp>,
 }
 
 impl Report {

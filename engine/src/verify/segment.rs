@@ -59,6 +59,8 @@ pub(super) struct Counts {
     pub(super) bytes: u64,
     /// The highest producer id.
     pub(super) highest_producer: Option<ProducerId>,
+    /// The newest time that a record or a claim carries.
+    pub(super) newest: Option<Timestamp>,
 }
 
 /// A walk through one segment.
@@ -336,6 +338,7 @@ impl SegmentCheck<'_> {
         self.counts.bytes += header.batch_bytes as u64;
         self.counts.records += u64::try_from(header.record_count).unwrap_or(0);
         self.counts.highest_producer = self.counts.highest_producer.max(header.producer_id);
+        self.counts.newest = self.counts.newest.max(Some(header.max_timestamp));
         let marker = marker(file, position, header)?;
         let ended = self.replay.batch(header, marker);
         if let Some(indexes) = indexes {

@@ -33,9 +33,10 @@ fn look(context: &Context<'_>, dir: &Path) -> Examined {
         return examined;
     };
     let led = leaders::check(context, dir, &claims, written, findings);
+    examined.counts.newest = led.newest;
     match inspect(context.substrate, dir) {
         Ok(None) => {
-            if led.is_some() && snapshot.is_none() {
+            if led.highest.is_some() && snapshot.is_none() {
                 findings.push(Finding::new(Kind::NeverServed, dir, "there is no journal"));
             }
             // A snapshot follows a journal, and goes before it.
@@ -137,7 +138,7 @@ pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined 
         findings.push(Finding::new(Kind::FenceMissing, dir, "the controller's directory is not there"));
     } else if let Some(Names { claims, .. }) = names(context, dir, findings) {
         let written = dir.parent().and_then(|cluster| cluster::written(context.substrate, cluster));
-        leaders::check(context, dir, &claims, written, findings);
+        examined.counts.newest = leaders::check(context, dir, &claims, written, findings).newest;
     }
     examined
 }

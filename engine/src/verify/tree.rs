@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::cluster::META_FILE;
 use super::finding::{Finding, Kind};
 use super::identity::{self, Expected, TOPIC_ID_FILE, partition_number};
-use super::report::{Place, Report};
+use super::report::{Place, Report, Traces};
 use super::topics::{self, Topic};
 use super::{Context, Examined, Options, Progress, cluster, partition, slots};
 use crate::identity::PARTITION_FILE;
@@ -100,9 +100,10 @@ pub fn verify(
         progress.directories.fetch_add(1, Ordering::Relaxed);
         examined
     });
-    let mut highest_producer = None;
+    let mut traces = Traces::default();
     for (place, examined) in jobs.into_iter().zip(examined) {
-        highest_producer = highest_producer.max(examined.counts.highest_producer);
+        traces.highest_producer = traces.highest_producer.max(examined.counts.highest_producer);
+        traces.newest = traces.newest.max(examined.counts.newest);
         match &place {
             Place::Partition(..) => report.partitions += 1,
             Place::Slot(_) => report.slots += 1,
@@ -110,8 +111,8 @@ pub fn verify(
         }
         report.add_place(place, examined, options.findings_max);
     }
-    report.highest_producer = highest_producer.filter(|_| what == What::Data);
-    if let Some(highest) = report.highest_producer {
+    report.traces = (what == What::Data).then_some(traces);
+    if let Some(highest) = report.traces.and_then(|traces| traces.highest_producer) {
         let cluster = target.join(CLUSTER_DIR);
         let findings = cluster::check_producer_ids(&context, &cluster, highest).into_iter().collect();
         let examined = Examined { findings, ..Examined::default() };

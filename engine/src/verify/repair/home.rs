@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | `topic-id.json` | which incarnation the topic is; written once | written anew if its partitions agree on it: they all carry it |
 //! | topic's and brokers' configs | an acknowledged change stays | the newest whole version, or none: a change may be lost, so only if that is accepted |
-//! | `producer-ids` | no id is handed out twice | goes on behind every id that can have been handed out until now |
+//! | `producer-ids` | no id is handed out twice | goes on behind every id that can have been handed out until now, by the logs and the clock |
 //! | `meta.json` | which cluster and node it is | left: nothing else says it |
 //!
 //! The damaged file is copied to `quarantine/`; what takes its place is durable under a higher version, and the controller's
@@ -28,10 +28,11 @@ use crate::layout::{
 };
 use crate::leadership::Leadership;
 use crate::manifest::versioned::{self, FileKind, FileVersion, VersionedError};
-use crate::types::{Epoch, ProducerId};
+use crate::types::Epoch;
 use crate::verify::cluster::{self, Problem, SETTINGS};
 use crate::verify::finding::{Finding, Kind};
 use crate::verify::identity::{FILE_BYTES_MAX, TOPIC_ID_FILE, show_topic_id};
+use crate::verify::report::Traces;
 use crate::verify::view::decode_as;
 use crate::verify::{Context, topics};
 
@@ -43,8 +44,8 @@ const IDS_PER_SECOND: i64 = 1 << 20;
 pub(super) enum Home {
     /// A topic's.
     Topic,
-    /// `cluster/`; the highest producer id that is in any log, if all were looked at.
-    Cluster { highest_producer: Option<ProducerId> },
+    /// `cluster/`; what all logs and claims say, if a whole data directory was looked at.
+    Cluster { traces: Option<Traces> },
 }
 
 /// The repair of one such directory.
@@ -109,11 +110,11 @@ impl HomeRepair<'_> {
         let mut findings = Vec::new();
         match self.home {
             Home::Topic => drop(topics::look(self.context, self.dir, &mut findings)),
-            Home::Cluster { highest_producer } => {
+            Home::Cluster { traces } => {
                 cluster::examine(self.context, self.dir, &mut findings);
+                let highest = traces.and_then(|traces| traces.highest_producer);
                 findings.extend(
-                    highest_producer
-                        .and_then(|highest| cluster::check_producer_ids(self.context, self.dir, highest)),
+                    highest.and_then(|highest| cluster::check_producer_ids(self.context, self.dir, highest)),
                 );
             }
         }
@@ -217,16 +218,32 @@ impl HomeRepair<'_> {
         plan.versions.push((kind, value));
     }
 
-    /// Ids go on behind all that were ever handed out.
+    /// Ids go on behind all that were ever handed out. Those that no log has any more are known by the clock alone, so it must
+    /// not be behind anything that carries a time.
     fn producer_ids(&self, finding: &Finding, plan: &mut Plan) -> Result<(), String> {
+        let Home::Cluster { traces: Some(traces) } = self.home else {
+            let root = self.context.substrate.root().display();
+            let back = format!(
+                "which ids were handed out is known only with all logs: repair the whole data directory, kaas-engine verify \
+                 --repair {root}"
+            );
+            plan.leave(finding, &back);
+            return Ok(());
+        };
+        let now = self.context.options.now;
+        if let Some(newest) = traces.newest.filter(|newest| now < *newest) {
+            let back = format!(
+                "the clock says {now} ms since 1970, and a record or claim carries {newest}: set the clock and run this again. If \
+                 it is right, restore the file, or write it by hand as docs/formats/cluster.md has it"
+            );
+            plan.leave(finding, &back);
+            return Ok(());
+        }
         let of = SETTINGS.into_iter().find(|(kind, _)| *kind == PRODUCER_IDS);
         let known = of.and_then(|of| self.newest_whole(of));
         let known = known.and_then(|(_, value)| value.get("next_block_start")?.as_i64()).unwrap_or(0);
-        let in_logs = match self.home {
-            Home::Cluster { highest_producer } => highest_producer.map_or(0, |highest| highest.0 + 1),
-            Home::Topic => 0,
-        };
-        let by_clock = (self.context.options.now.0 / 1000).saturating_mul(IDS_PER_SECOND);
+        let in_logs = traces.highest_producer.map_or(0, |highest| highest.0.saturating_add(1));
+        let by_clock = (now.0 / 1000).saturating_mul(IDS_PER_SECOND);
         let next = known.max(in_logs).max(by_clock);
         let next = next.checked_add(PRODUCER_IDS_BLOCK).map(|next| next - next % PRODUCER_IDS_BLOCK);
         let Some(next) = next else { return Err("there is no producer id left".to_owned()) };

@@ -41,7 +41,7 @@ use serde::Serialize;
 
 use super::finding::Finding;
 use super::identity::Expected;
-use super::report::Place;
+use super::report::{Place, Traces};
 use super::tree::parallel;
 use super::{Context, Options, Progress, Report, leaders, slots};
 use crate::leadership::Claimant;
@@ -145,7 +145,7 @@ pub fn repair(
         substrate,
         mode,
         steward: &steward,
-        highest_producer: report.highest_producer,
+        traces: report.traces,
         topic_ids: BTreeMap::new(),
     };
     let all = report.to_repair.iter();
@@ -184,7 +184,7 @@ struct Work<'a> {
     substrate: &'a Arc<dyn Substrate>,
     mode: &'a Mode,
     steward: &'a Steward<'a>,
-    highest_producer: Option<crate::types::ProducerId>,
+    traces: Option<Traces>,
     /// The ids of topics whose `topic-id.json` was written anew, or would be.
     topic_ids: BTreeMap<PathBuf, [u8; 16]>,
 }
@@ -193,7 +193,7 @@ impl Work<'_> {
     /// What only the controller writes; one after the other.
     fn the_controllers(&mut self, place: &Place) -> Option<Repaired> {
         let home = match place {
-            Place::Cluster(_) => Home::Cluster { highest_producer: self.highest_producer },
+            Place::Cluster(_) => Home::Cluster { traces: self.traces },
             _ => Home::Topic,
         };
         let (context, mode, steward) = (self.context, self.mode, self.steward);
