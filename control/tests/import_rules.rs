@@ -268,9 +268,10 @@ fn sources() -> Vec<PathBuf> {
 }
 
 /// Tests, build scripts and measurements: they may use the file system, and their length is their own affair. The process
-/// harness and the labs are part of tests too; they read what the system says of a process.
+/// harness, the labs and the fuzz targets are part of tests too; they read what the system says of a process, and lay directories out.
 fn is_beside_the_product(path: &Path) -> bool {
     path.starts_with("benches")
+        || path.starts_with("fuzz")
         || path.starts_with("fault-injection/src/process")
         || path.starts_with("fault-injection/src/lab")
         || path.starts_with("fault-injection/lab")

@@ -254,12 +254,17 @@ impl ProbeFile {
 /// The most memory that this process has had at a time, in bytes, without what is swapped out; `None` where the system does
 /// not say it.
 pub fn peak_memory_bytes() -> Option<u64> {
-    peak_in(&std::fs::read_to_string("/proc/self/status").ok()?)
+    memory_in(&std::fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
 }
 
-fn peak_in(status: &str) -> Option<u64> {
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = peak.trim().strip_suffix("kB")?.trim().parse().ok()?;
+/// The memory that this process has now; as [`peak_memory_bytes`].
+pub fn resident_memory_bytes() -> Option<u64> {
+    memory_in(&std::fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
+fn memory_in(status: &str, field: &str) -> Option<u64> {
+    let memory = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = memory.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
 
@@ -363,8 +368,10 @@ mod tests {
 
     #[test]
     fn the_most_memory_of_a_process() {
-        assert_eq!(peak_in("VmPeak:\t  9 kB\nVmHWM:\t    5120 kB\nVmRSS:\t 1 kB\n"), Some(5120 * 1024));
-        assert_eq!(peak_in("VmPeak:\t  9 kB\n"), None);
+        let status = "VmPeak:\t  9 kB\nVmHWM:\t    5120 kB\nVmRSS:\t 1 kB\n";
+        assert_eq!(memory_in(status, "VmHWM:"), Some(5120 * 1024));
+        assert_eq!(memory_in(status, "VmRSS:"), Some(1024));
+        assert_eq!(memory_in("VmPeak:\t  9 kB\n", "VmHWM:"), None);
         assert!(peak_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
     }
 

@@ -236,10 +236,7 @@ impl Memory {
     }
 }
 
-/// The process's resident set; 0 where `/proc` does not tell.
+/// The process's resident set; 0 where the system does not say it.
 fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
+    kaas_substrate::probing::resident_memory_bytes().unwrap_or(0)
 }
