@@ -372,6 +372,38 @@ fn a_fence_that_ends_with_a_piece_of_a_record() {
 }
 
 #[test]
+fn a_leader_epoch_that_was_changed_in_a_rewritten_segment_is_put_back() {
+    let mut volume = support::Volume::local();
+    volume.config = kaas_engine::LogConfig {
+        segment_bytes: 500,
+        compact: true,
+        delete: false,
+        min_cleanable_dirty_ratio: 0.0,
+        ..kaas_engine::LogConfig::default()
+    };
+    let log = volume.open();
+    for n in 0..20 {
+        let record = kaas_engine::batch::SimpleRecord::of(format!("key-{}", n % 12), format!("value-{n}"));
+        let options =
+            kaas_engine::batch::BatchOptions { base_timestamp: support::START, ..Default::default() };
+        log.append_batch(&kaas_engine::batch::data_batch(&[record], &options).unwrap()).unwrap();
+    }
+    log.partition.compact_now().unwrap();
+    let all = served(&log);
+    log.close();
+    let rewritten =
+        files(&volume, "", ".log").into_iter().filter(|path| path.to_string_lossy().matches('-').count() > 1);
+    let rewritten = rewritten.max_by_key(|path| std::fs::metadata(path).unwrap().len()).unwrap();
+    let first = std::fs::read(&rewritten).unwrap();
+    let second = kaas_engine::batch::BatchHeader::parse(&first).unwrap().batch_bytes;
+    change(&rewritten, |bytes| bytes[second + 14] ^= 1);
+    assert_found(&volume, Kind::OutOfSequence);
+    let repaired = mend(&volume);
+    assert!(repaired.lost.is_empty(), "{repaired:#?}");
+    assert_eq!(served(&open(&volume)), all);
+}
+
+#[test]
 fn an_entry_of_a_transaction_that_was_not_aborted_goes_though_the_log_is_damaged_behind_it() {
     let volume = closed();
     let index = files(&volume, "", ".txnindex").remove(0);

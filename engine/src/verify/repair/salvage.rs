@@ -299,7 +299,15 @@ impl Reader<'_> {
             epoch.get() >= self.last_epoch && said.is_none_or(|said| said == epoch)
         });
         if source.name.is_rewritten() {
-            return (fits(header) && right_epoch).then_some((*header, false));
+            if fits(header) && right_epoch {
+                return Some((*header, false));
+            }
+            // Another epoch than the manifest says of this offset, which is the right one: what stands around it says so.
+            let said = epoch_at(source, found).filter(|said| said.get() >= self.last_epoch);
+            let follows = following.is_some_and(|following| following.base_offset == header.next_offset());
+            let in_place = fits(header) && (found == self.next || follows);
+            let stamped = |said: Epoch| BatchHeader { partition_leader_epoch: said.to_wire(), ..*header };
+            return said.filter(|_| in_place).map(|said| (stamped(said), true));
         }
         let stamped = BatchHeader {
             base_offset: self.next,
