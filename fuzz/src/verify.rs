@@ -136,8 +136,11 @@ fn repaired(
             // A claim settles some of what is wrong with claims and the fence, and brings other things to light.
             let is_about_claims =
                 |step: &&String| ["fence", " claim.", "claim epoch"].iter().any(|word| step.contains(word));
+            // Epochs are others where the controller's directory was repaired before.
+            let kind = |step: &String| step.replace(|letter: char| letter.is_ascii_hexdigit(), "");
+            let kinds: BTreeSet<_> = done.steps.iter().map(kind).collect();
             let planned_steps = planned.steps.iter().filter(|step| !is_about_claims(step));
-            let missing: Vec<_> = planned_steps.filter(|step| !done.steps.contains(step)).collect();
+            let missing: Vec<_> = planned_steps.filter(|step| !kinds.contains(&kind(step))).collect();
             assert!(missing.is_empty(), "{missing:?} are not among {:?}", done.steps);
             assert_eq!(planned.lost, done.lost);
         }
