@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kaas_engine::batch::Marker;
 use kaas_engine::types::{Epoch, ProducerId};
-use kaas_engine::verify::{Expected, Kind, Options, Progress, Severity, verify_partition};
+use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 
 use crate::clients::{Batch, check_sequences};
@@ -31,7 +31,7 @@ const COMPACTION_STEPS_MAX: u64 = 60_000;
 
 /// Whether `verify` may find this, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a
 /// problem, so that no kind of damage passes because somebody thinks less of it later.
-pub fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
+fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
     match kind {
         Kind::TornTail | Kind::ClaimDamaged => true,
         // Derived, written without a look at the fence, and checked before it is used: a deposed leader may write it anew.
@@ -46,6 +46,14 @@ pub fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
         // `verify` cannot know that nobody was told of them; here that is checked.
         Kind::DamagedTail => cluster.storage.has_lost_power(),
         _ => false,
+    }
+}
+
+/// Reports what `verify` has found and may not find.
+pub fn report_findings(cluster: &Cluster, findings: &[Finding]) {
+    let bad = |finding: &&Finding| finding.severity > Severity::Info && !may_be_found(cluster, finding.kind);
+    for finding in findings.iter().filter(bad) {
+        cluster.scheduler.report(Problem::Verify(format!("{finding:?}")));
     }
 }
 
@@ -108,11 +116,7 @@ fn verify(cluster: &Cluster, topic: &Topic) {
     let volume = cluster.storage.mount(cluster.auditor());
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_partition(&*volume, &topic.dir, &Expected::default(), &options, &Progress::default());
-    let found = report
-        .findings
-        .iter()
-        .filter(|finding| finding.severity > Severity::Info && !may_be_found(cluster, finding.kind));
-    found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
+    report_findings(cluster, &report.findings);
 }
 
 fn next_epoch(topic: &Topic) -> Option<Epoch> {

@@ -192,13 +192,17 @@ impl Leader {
         Ok(())
     }
 
+    /// One of several, by a decision.
+    fn one_of<'a, T>(&self, several: &'a mut [T]) -> Option<&'a mut T> {
+        let chosen = self.cluster.scheduler.below(self.script, several.len() as u64);
+        several.get_mut(usize::try_from(chosen).unwrap_or(0))
+    }
+
     /// A producer sends what it does not know to be appended, or something new.
     fn produce(&self, topic: &Topic, partition: &Arc<Partition>) {
         let scheduler = &self.cluster.scheduler;
         let mut producers = topic.producers.lock();
-        let count = producers.len();
-        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
-        let Some(producer) = producers.get_mut(chosen) else { return };
+        let Some(producer) = self.one_of(&mut producers) else { return };
         let fresh = scheduler.below(self.script, 4);
         if producer.to_send().is_empty() || fresh > 1 {
             for _ in 0..1 + fresh {
@@ -215,9 +219,7 @@ impl Leader {
     fn transact(&self, topic: &Topic, partition: &Arc<Partition>) {
         let scheduler = &self.cluster.scheduler;
         let mut transactional = topic.transactional.lock();
-        let count = transactional.len();
-        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
-        let Some(producer) = transactional.get_mut(chosen) else { return };
+        let Some(producer) = self.one_of(&mut transactional) else { return };
         for _ in 0..1 + scheduler.below(self.script, 2) {
             producer.make(1 + i32::try_from(scheduler.below(self.script, 3)).unwrap_or(0));
         }
@@ -230,9 +232,7 @@ impl Leader {
     fn end_transaction(&self, topic: &Topic, partition: &Arc<Partition>) {
         let scheduler = &self.cluster.scheduler;
         let mut transactional = topic.transactional.lock();
-        let count = transactional.len();
-        let chosen = usize::try_from(scheduler.below(self.script, count as u64)).unwrap_or(0);
-        let Some(producer) = transactional.get_mut(chosen) else { return };
+        let Some(producer) = self.one_of(&mut transactional) else { return };
         let markers = [Marker::Commit, Marker::Abort];
         let choose = || scheduler.pick(self.script, &markers).unwrap_or(Marker::Commit);
         let Some((transaction, end)) = producer.end(choose) else { return };

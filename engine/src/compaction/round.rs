@@ -10,12 +10,13 @@ use super::plan::{Compactable, Dirtiness, groups};
 use super::read::Batches;
 use super::swap::{Exchange, Exchanged};
 use super::transactions::Transactions;
-use crate::batch::{BatchHeader, DecodeLimits, HEADER_BYTES, decode_records, read_marker};
+use crate::batch::{BatchHeader, DecodeLimits, decode_records, read_marker};
 use crate::completion::Ticket;
 use crate::error::EngineError;
 use crate::index::AbortedTransaction;
 use crate::log::names::SegmentName;
 use crate::log::partition::{Partition, Request};
+use crate::log::scan::header_at;
 use crate::log::segment::Segment;
 use crate::manifest::LeaderEpoch;
 use crate::planted::{Bug, planted};
@@ -118,10 +119,7 @@ impl Partition {
     /// The largest timestamp of a segment's first batch.
     fn first_timestamp(&self, segment: &Arc<Segment>) -> Result<Option<Timestamp>, EngineError> {
         let open = self.open_segment(segment)?;
-        let mut header = [0; HEADER_BYTES];
-        let read = open.file.read_at(&mut header, 0)?;
-        let header = BatchHeader::parse(header.get(..read).unwrap_or_default());
-        Ok(header.ok().map(|header| header.max_timestamp))
+        Ok(header_at(&*open.file, 0)?.ok().map(|header| header.max_timestamp))
     }
 
     fn round(self: &Arc<Self>, config: &LogConfig) -> Result<Compacted, EngineError> {

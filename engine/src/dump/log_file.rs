@@ -8,7 +8,8 @@ use kaas_substrate::File;
 
 use super::item::{BatchItem, Item, RecordItem};
 use super::{DumpError, Dumper};
-use crate::batch::{BatchHeader, DecodeLimits, HEADER_BYTES, Marker, decode_records, read_marker};
+use crate::batch::{BatchHeader, DecodeLimits, Marker, decode_records, read_marker};
+use crate::log::scan::header_at;
 use crate::types::Offset;
 
 /// Bytes read at once for a CRC.
@@ -29,9 +30,7 @@ impl Dumper<'_> {
         let length = file.length()?;
         let (mut position, mut next_offset) = (0, Offset::ZERO);
         while position < length {
-            let mut header = [0; HEADER_BYTES];
-            let read = file.read_at(&mut header, position)?;
-            let header = match BatchHeader::parse(header.get(..read).unwrap_or_default()) {
+            let header = match header_at(file, position)? {
                 Ok(header) => header,
                 Err(error) => {
                     let problem =

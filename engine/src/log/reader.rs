@@ -10,7 +10,7 @@ use kaas_substrate::{ErrorClass, File};
 
 use super::names::SegmentFile;
 use super::partition::{Partition, SegmentList};
-use super::scan::{BatchScanner, Check, Scanned};
+use super::scan::{BatchScanner, Check, Scanned, header_at};
 use super::segment::{OpenSegment, Segment};
 use super::status::Status;
 use crate::batch::{BatchHeader, HEADER_BYTES};
@@ -380,9 +380,7 @@ fn range_end(
 ) -> Result<Option<(u64, Offset)>, ReadError> {
     let boundary = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit);
     let Some(entry) = boundary.filter(|entry| entry.position > start) else { return Ok(None) };
-    let mut header = [0; HEADER_BYTES];
-    let read = open.file.read_at(&mut header, entry.position)?;
-    let header = BatchHeader::parse(header.get(..read).unwrap_or_default()).ok();
-    let there = header.filter(|header| header.last_offset() == entry.offset);
+    let there =
+        header_at(&*open.file, entry.position)?.ok().filter(|header| header.last_offset() == entry.offset);
     Ok(there.map(|header| (entry.position, header.base_offset)))
 }

@@ -7,7 +7,17 @@ use std::ops::Range;
 
 use kaas_substrate::File;
 
-use crate::batch::{BatchHeader, HEADER_BYTES};
+use crate::batch::{BatchError, BatchHeader, HEADER_BYTES};
+
+/// Reads the header of the batch at `position`, of which nothing else is looked at: a few bytes, on their own.
+pub(crate) fn header_at(
+    file: &dyn File,
+    position: u64,
+) -> Result<Result<BatchHeader, BatchError>, kaas_substrate::Error> {
+    let mut header = [0; HEADER_BYTES];
+    let read = file.read_at(&mut header, position)?;
+    Ok(BatchHeader::parse(header.get(..read).unwrap_or_default()))
+}
 
 /// Bytes read at once: what a file server gives in one reply.
 const CHUNK_BYTES: usize = 1 << 20;

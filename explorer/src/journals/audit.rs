@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kaas_engine::types::Epoch;
-use kaas_engine::verify::{Options, Severity, verify_slot};
+use kaas_engine::verify::{Options, verify_slot};
 
 use super::coordinator::open;
 use super::slot::Slot;
-use crate::audit::may_be_found;
+use crate::audit::report_findings;
 use crate::cluster::Cluster;
 use crate::problem::Problem;
 use crate::process::START;
@@ -29,11 +29,7 @@ pub fn verify(cluster: &Cluster, slot: &Slot) {
     }
     let options = Options { now: START, second_look_after: Duration::ZERO, ..Options::default() };
     let report = verify_slot(&*volume, &slot.dir, &options);
-    let found = report
-        .findings
-        .iter()
-        .filter(|finding| finding.severity > Severity::Info && !may_be_found(cluster, finding.kind));
-    found.for_each(|finding| cluster.scheduler.report(Problem::Verify(format!("{finding:?}"))));
+    report_findings(cluster, &report.findings);
 }
 
 /// Opens a slot: the checker looks at what is found.
