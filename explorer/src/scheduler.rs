@@ -9,8 +9,10 @@
 //!
 //! Locks are held for memory work only, never where a task may be left; the engine promises the same.
 
+mod turns;
+
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,8 +22,9 @@ use generator::{Generator, Gn};
 use kaas_engine::Job;
 use parking_lot::Mutex;
 
-use crate::choices::{Choices, Kept, Line, Stream};
+use crate::choices::{Kept, Line, Stream};
 use crate::problem::Problem;
+use turns::{PAUSE_BITS, Paused, Spawned, State, Task, TaskId, Timer};
 
 /// Stack of a task, in words.
 const STACK_WORDS: usize = (512 << 10) / size_of::<usize>();
@@ -29,20 +32,8 @@ const STACK_WORDS: usize = (512 << 10) / size_of::<usize>();
 /// A run that makes more steps goes round in circles.
 const STEPS_MAX: u64 = 200_000;
 
-/// Longest pause of a task or a process, as a power of two of steps.
-const PAUSE_BITS: u64 = 12;
-
 /// A process of the scheduler; 0 is nobody's.
 pub type ProcessId = u32;
-
-type TaskId = u64;
-
-/// What does not go on for some steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Paused {
-    Process(ProcessId),
-    Task(TaskId),
-}
 
 /// The process of tasks that belong to none: they are never paused or killed.
 pub const NOBODY: ProcessId = 0;
@@ -61,61 +52,6 @@ pub enum Until {
     Step(u64),
     /// Once it is true.
     True(Box<dyn Fn() -> bool + Send>),
-}
-
-/// How the next task is chosen.
-#[derive(Debug, Clone, Copy)]
-enum Policy {
-    /// The current one goes on, but for one step in so many.
-    Bursts { switch_one_in: u64 },
-    /// The one with the highest priority, which a task loses at one step in so many: few, long pauses (as PCT does it,
-    /// "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs", 2010).
-    Priorities { change_one_in: u64 },
-}
-
-struct Task {
-    process: ProcessId,
-    name: &'static str,
-    until: Until,
-    priority: i64,
-}
-
-struct Spawned {
-    process: ProcessId,
-    name: &'static str,
-    job: Job,
-}
-
-struct Timer {
-    at: Duration,
-    sequence: u64,
-    spawned: Spawned,
-}
-
-struct State {
-    choices: Choices,
-    policy: Policy,
-    /// The current task, or its process, is paused at one step in so many; 0: never.
-    pause_one_in: u64,
-    /// The current task is paused at one in so many of the points where that tells most; 0: never.
-    critical_one_in: u64,
-    /// Time passes by itself at one step in so many; 0: only when nothing else can go on.
-    passes_one_in: u64,
-    now: Duration,
-    steps: u64,
-    hash: u64,
-    trace: Option<Vec<String>>,
-    spawned: VecDeque<Spawned>,
-    timers: BinaryHeap<Reverse<Timer>>,
-    tasks: BTreeMap<TaskId, Task>,
-    current: Option<TaskId>,
-    last_task: TaskId,
-    last_timer: u64,
-    lowest_priority: i64,
-    dead: BTreeSet<ProcessId>,
-    /// Until which step.
-    paused: BTreeMap<Paused, u64>,
-    problems: Vec<Problem>,
 }
 
 /// Runs tasks. Shared by everything in a run.
@@ -155,39 +91,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 impl Scheduler {
     /// One that `line` decides; remembers every step as text with `trace`.
     pub fn new(line: &Line, trace: bool) -> Arc<Self> {
-        let mut choices = Choices::new(line);
-        let policy = match choices.below(Stream::SETUP, 6) {
-            0 => Policy::Bursts { switch_one_in: 30 },
-            1 => Policy::Bursts { switch_one_in: 1 },
-            2 => Policy::Bursts { switch_one_in: 8 },
-            3 => Policy::Bursts { switch_one_in: 100 },
-            4 => Policy::Priorities { change_one_in: 60 },
-            _ => Policy::Priorities { change_one_in: 400 },
-        };
-        let pause_one_in = choices.pick(Stream::SETUP, &[0, 400, 100, 40]).unwrap_or(0);
-        let critical_one_in = choices.pick(Stream::SETUP, &[0, 30, 8]).unwrap_or(0);
-        let state = State {
-            choices,
-            policy,
-            pause_one_in,
-            critical_one_in,
-            passes_one_in: 200,
-            now: Duration::from_secs(1),
-            steps: 0,
-            hash: 0xCBF2_9CE4_8422_2325,
-            trace: trace.then(Vec::new),
-            spawned: VecDeque::new(),
-            timers: BinaryHeap::new(),
-            tasks: BTreeMap::new(),
-            current: None,
-            last_task: 0,
-            last_timer: 0,
-            lowest_priority: 0,
-            dead: BTreeSet::new(),
-            paused: BTreeMap::new(),
-            problems: Vec::new(),
-        };
-        Arc::new(Self { state: Mutex::new(state) })
+        Arc::new(Self { state: Mutex::new(State::new(line, trace)) })
     }
 
     /// Adds a task. It begins at a later step.
@@ -453,132 +357,6 @@ enum Next {
     /// Something has changed: look again.
     Again,
     End,
-}
-
-impl State {
-    fn can_go_on(&self, id: TaskId, task: &Task) -> bool {
-        let is_paused = |paused| self.paused.contains_key(&paused);
-        if is_paused(Paused::Process(task.process)) || is_paused(Paused::Task(id)) {
-            return false;
-        }
-        match &task.until {
-            Until::Now => true,
-            Until::Time(at) => *at <= self.now,
-            Until::Step(step) => *step <= self.steps,
-            Until::True(condition) => condition(),
-        }
-    }
-
-    /// The task that goes on now, by the policy; `None` if none can.
-    fn choose(&mut self) -> Option<TaskId> {
-        let steps = self.steps;
-        self.paused.retain(|_, until| *until > steps);
-        if self.choices.one_in(Stream::SCHEDULE, self.passes_one_in) {
-            self.let_time_pass();
-        }
-        if let Some((id, task)) = self.current.and_then(|id| self.tasks.get_key_value(&id))
-            && task.process != NOBODY
-            && self.choices.one_in(Stream::SCHEDULE, self.pause_one_in)
-        {
-            let of_task = self.choices.one_in(Stream::SCHEDULE, 2);
-            let paused = if of_task { Paused::Task(*id) } else { Paused::Process(task.process) };
-            let longest = 1 << self.choices.below(Stream::SCHEDULE, PAUSE_BITS);
-            self.paused.insert(paused, steps + longest);
-        }
-        let current = self.current;
-        let able: Vec<TaskId> =
-            self.tasks.iter().filter(|(id, task)| self.can_go_on(**id, task)).map(|(id, _)| *id).collect();
-        if able.len() < 2 {
-            return able.first().copied();
-        }
-        match self.policy {
-            Policy::Bursts { switch_one_in } => {
-                let stays = current.filter(|id| able.contains(id));
-                if stays.is_some() && !self.choices.one_in(Stream::SCHEDULE, switch_one_in) {
-                    return stays;
-                }
-                // The next one after the current is the plainest.
-                let after = able.partition_point(|id| Some(*id) <= current);
-                let chosen = self.choices.below(Stream::SCHEDULE, able.len() as u64);
-                let at = usize::try_from(chosen).unwrap_or(0) + after;
-                able.get(at % able.len()).copied()
-            }
-            Policy::Priorities { change_one_in } => {
-                if self.choices.one_in(Stream::SCHEDULE, change_one_in)
-                    && let Some(task) = current.and_then(|id| self.tasks.get_mut(&id))
-                {
-                    self.lowest_priority -= 1;
-                    task.priority = self.lowest_priority;
-                }
-                let priority = |id: &TaskId| self.tasks.get(id).map(|task| task.priority);
-                able.into_iter().rev().max_by_key(priority)
-            }
-        }
-    }
-
-    /// Nothing can go on: what may change that, in an order that is chosen. False if nothing can.
-    fn get_on(&mut self) -> bool {
-        // A timer that has just gone off.
-        if !self.spawned.is_empty() {
-            return true;
-        }
-        let first = self.choices.below(Stream::SCHEDULE, 3);
-        (0..3).any(|way| match (first + way) % 3 {
-            0 => self.let_time_pass(),
-            1 => self.end_waits_for_steps(),
-            _ => !std::mem::take(&mut self.paused).is_empty(),
-        })
-    }
-
-    /// Moves time on to the next timer or the next task that sleeps; false if there is none.
-    fn let_time_pass(&mut self) -> bool {
-        let asleep = self.tasks.values().filter_map(|task| match task.until {
-            Until::Time(at) => Some(at),
-            _ => None,
-        });
-        let timers = self.timers.peek().map(|Reverse(timer)| timer.at);
-        let Some(at) = asleep.chain(timers).filter(|at| *at > self.now).min().or(timers) else {
-            return false;
-        };
-        self.now = self.now.max(at);
-        while self.timers.peek().is_some_and(|Reverse(timer)| timer.at <= self.now) {
-            if let Some(Reverse(timer)) = self.timers.pop() {
-                self.spawned.push_back(timer.spawned);
-            }
-        }
-        true
-    }
-
-    fn end_waits_for_steps(&mut self) -> bool {
-        let steps = self.steps;
-        let mut any = false;
-        for task in self.tasks.values_mut().filter(|task| matches!(task.until, Until::Step(at) if at > steps))
-        {
-            task.until = Until::Now;
-            any = true;
-        }
-        any
-    }
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.sequence) == (other.at, other.sequence)
-    }
-}
-
-impl Eq for Timer {}
-
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Timer {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
-    }
 }
 
 impl fmt::Debug for Scheduler {

@@ -187,6 +187,29 @@ pub(super) fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], 
         .ok_or(BatchError::ShortHeader { found: bytes.len() })
 }
 
+#[cfg(test)]
+impl BatchHeader {
+    /// For tests: of a batch of 100 bytes with `record_count` records from `base_offset` on, without compression, of no
+    /// producer, of leader epoch 1, with timestamps of 0. What a test is about, it replaces.
+    pub(crate) fn plain(base_offset: i64, record_count: i32) -> Self {
+        Self {
+            base_offset: Offset(base_offset),
+            batch_bytes: 100,
+            partition_leader_epoch: 1,
+            magic: 2,
+            crc: 0,
+            attributes: Attributes(0),
+            last_offset_delta: record_count - 1,
+            base_timestamp: Timestamp(0),
+            max_timestamp: Timestamp(0),
+            producer_id: None,
+            producer_epoch: -1,
+            base_sequence: -1,
+            record_count,
+        }
+    }
+}
+
 impl BatchHeader {
     /// Reads the header at the start of `bytes`, which may go on with anything.
     ///

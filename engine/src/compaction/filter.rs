@@ -162,23 +162,13 @@ impl Filter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{Attributes, Compression};
 
     fn header(offset: i64, base_sequence: i32) -> BatchHeader {
         BatchHeader {
-            base_offset: Offset(offset),
-            batch_bytes: 100,
-            partition_leader_epoch: 1,
-            magic: 2,
-            crc: 0,
-            attributes: Attributes::new(Compression::None, false, false),
-            last_offset_delta: 1,
-            base_timestamp: Timestamp(0),
-            max_timestamp: Timestamp(0),
             producer_id: Some(ProducerId(7)),
             producer_epoch: 3,
             base_sequence,
-            record_count: 2,
+            ..BatchHeader::plain(offset, 2)
         }
     }
 

@@ -84,23 +84,14 @@ impl Transactions {
 mod tests {
     use super::*;
     use crate::batch::{Attributes, Compression};
-    use crate::types::Timestamp;
 
     fn header(id: i64, offset: i64, control: bool) -> BatchHeader {
         BatchHeader {
-            base_offset: Offset(offset),
-            batch_bytes: 100,
-            partition_leader_epoch: 1,
-            magic: 2,
-            crc: 0,
             attributes: Attributes::new(Compression::None, true, control),
-            last_offset_delta: 0,
-            base_timestamp: Timestamp(0),
-            max_timestamp: Timestamp(0),
             producer_id: Some(ProducerId(id)),
             producer_epoch: 0,
             base_sequence: 0,
-            record_count: 1,
+            ..BatchHeader::plain(offset, 1)
         }
     }
 

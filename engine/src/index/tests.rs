@@ -3,24 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::{Attributes, BatchHeader};
+use crate::batch::BatchHeader;
 use crate::types::{Offset, ProducerId, Timestamp};
 
 fn header(base_offset: i64, delta: i32, timestamp: i64, batch_bytes: usize) -> BatchHeader {
     BatchHeader {
-        base_offset: Offset(base_offset),
         batch_bytes,
-        partition_leader_epoch: 1,
-        magic: 2,
-        crc: 0,
-        attributes: Attributes(0),
-        last_offset_delta: delta,
         base_timestamp: Timestamp(timestamp),
         max_timestamp: Timestamp(timestamp),
-        producer_id: None,
-        producer_epoch: -1,
-        base_sequence: -1,
-        record_count: delta + 1,
+        ..BatchHeader::plain(base_offset, delta + 1)
     }
 }
 

@@ -10,19 +10,14 @@ const PLAIN: Checks = Checks { require_open_transaction: false, verification: No
 
 fn header(id: i64, epoch: i16, sequence: i32, count: i32, transactional: bool) -> BatchHeader {
     BatchHeader {
-        base_offset: Offset(0),
-        batch_bytes: 100,
         partition_leader_epoch: -1,
-        magic: 2,
-        crc: 0,
         attributes: Attributes::new(Compression::None, transactional, false),
-        last_offset_delta: count - 1,
         base_timestamp: Timestamp(5),
         max_timestamp: Timestamp(1000 + i64::from(sequence)),
         producer_id: (id >= 0).then_some(ProducerId(id)),
         producer_epoch: epoch,
         base_sequence: sequence,
-        record_count: count,
+        ..BatchHeader::plain(0, count)
     }
 }
 
