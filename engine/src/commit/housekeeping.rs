@@ -311,7 +311,7 @@ impl Partition {
         writer.garbage = garbage;
     }
 
-    /// The fence, for everything but commits. A deposed leader ends here.
+    /// The fence, for everything but commits. A leader that was deposed or shut out ends here.
     pub(crate) fn still_leading(&self) -> Result<(), EngineError> {
         if planted(Bug::UnlinkWithoutFence) {
             return Ok(());
@@ -323,6 +323,9 @@ impl Partition {
                 Err(EngineError::Deposed { by })
             }
             Standing::Unknown(error) => {
+                if error.is_shut_out() {
+                    self.poison(&error);
+                }
                 Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") })
             }
         }

@@ -390,6 +390,11 @@ impl Partition {
                     self.end(State::Deposed { by });
                     return;
                 }
+                Standing::Unknown(error) if error.is_shut_out() => {
+                    self.core.lock().fence_running = false;
+                    self.poison(&error);
+                    return;
+                }
                 Standing::Unknown(error) => {
                     tracing::warn!(dir = %self.dir.display(), %error, "the fence cannot be read; asking again");
                     let mut core = self.core.lock();

@@ -405,6 +405,16 @@ fn an_unanswered_fence_delays_the_acknowledgement_and_then_ends_the_journal() {
 }
 
 #[test]
+fn a_fence_that_the_volume_does_not_let_this_host_read_ends_the_journal_at_once() {
+    let volume = born(Memory::new());
+    let (faulty, rules) = with_rules(&volume);
+    let (journal, _) = open(&faulty, 1);
+    // Asked again it would answer.
+    rules.add(Rule::nth(Point::ReadRecords, 1, Verdict::Fail(ErrorClass::Fenced)));
+    assert!(matches!(journal.append(&[1]).wait(), Err(JournalError::Poisoned { .. })));
+}
+
+#[test]
 fn a_snapshot_replaces_what_it_covers_and_keeps_the_rest() {
     let volume = born(Memory::new());
     let (journal, _) = open(&volume, 1);

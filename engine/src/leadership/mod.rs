@@ -8,7 +8,8 @@
 //! Rules for callers:
 //!
 //! - **Make it durable, then ask [`Leadership::standing`], then act** (acknowledge, advance, unlink). In this order.
-//! - [`Standing::Unknown`] means nothing: stop acting and ask again. [`Standing::Deposed`] is for good.
+//! - [`Standing::Unknown`] means nothing: stop acting and ask again, unless the volume has shut this host out
+//!   ([`FenceError::is_shut_out`]). [`Standing::Deposed`] is for good.
 //! - One process uses an epoch of a directory once: a second [`claim`] of one epoch by one incarnation succeeds (it
 //!   is how a half-done claim is finished), and both would lead. Close the first before.
 //! - All functions block on the volume; call them from I/O threads. A [`Leadership`] may be shared between threads.
@@ -65,7 +66,7 @@ pub enum Standing {
     Leading,
     /// It does not, and never will again at this epoch.
     Deposed { by: Epoch },
-    /// It cannot be told now. Nothing may be acknowledged; ask again.
+    /// It cannot be told now. Nothing may be acknowledged; ask again, unless [`FenceError::is_shut_out`].
     Unknown(FenceError),
 }
 
@@ -78,6 +79,14 @@ pub enum FenceError {
     /// The fence's content is damaged; a claim of a higher epoch heals it.
     #[error("{}: record of epoch {epoch}: {damage}", path.display())]
     Damaged { path: PathBuf, epoch: Epoch, damage: Damage },
+}
+
+impl FenceError {
+    /// Whether asking again is of no use: the volume has shut this host out, and nothing that this process has open there
+    /// will ever be written again.
+    pub fn is_shut_out(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.class == ErrorClass::Fenced)
+    }
 }
 
 /// The leadership of a directory at an epoch, as long as nobody claimed a higher one.

@@ -29,6 +29,9 @@ fn round(fault: &Fault) -> Outcome {
             assert!(compacted.segments_before > 0, "{compacted:?}");
             Outcome::GoesOn
         }
+        Err(EngineError::Poisoned { .. }) if log.partition.status().state != State::Leading => {
+            Outcome::LedAnew
+        }
         Err(EngineError::Storage(_) | EngineError::Poisoned { .. }) => {
             assert_eq!(log.partition.dirtiness().unwrap(), None, "it is left alone for a while");
             Outcome::NotCompacted
@@ -36,6 +39,12 @@ fn round(fault: &Fault) -> Outcome {
         Err(error) => panic!("{error}"),
     };
     fault.mend();
+    let log = if outcome == Outcome::LedAnew {
+        let _ = log.partition.abandon().wait().unwrap();
+        faulty.open()
+    } else {
+        log
+    };
     assert_eq!(log.partition.status().state, State::Leading);
     assert_eq!(latest(&log), acknowledged, "while it is not compacted, or half");
     log.put("k0", "later");

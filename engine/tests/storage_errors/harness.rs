@@ -98,8 +98,36 @@ const OTHER: [(&str, i32); 7] = [
     ("EROFS", 30),
 ];
 
+/// A cell of the document: what comes of an operation that fails with an error of its column.
+struct Said {
+    usually: Outcome,
+    /// Of one error something else is said.
+    of_one: Option<(String, Outcome)>,
+}
+
+impl Said {
+    /// Parses `waits`, or `waits (ESHUTDOWN: led anew)`.
+    fn parse(cell: &str) -> Self {
+        let (usually, of_one) = match cell.split_once(" (") {
+            None => (cell, None),
+            Some((usually, exception)) => {
+                let (error, outcome) = exception.trim_end_matches(')').split_once(": ").unwrap();
+                (usually, Some((error.trim_matches('`').to_owned(), Outcome::parse(outcome))))
+            }
+        };
+        Self { usually: Outcome::parse(usually), of_one }
+    }
+
+    fn of(&self, error: &str) -> Outcome {
+        match &self.of_one {
+            Some((one, outcome)) if one == error => *outcome,
+            _ => self.usually,
+        }
+    }
+}
+
 /// The rows of the tables under `heading`: the operation, and what is said of each group of errors.
-fn document(heading: &str) -> BTreeMap<String, [Outcome; 3]> {
+fn document(heading: &str) -> BTreeMap<String, [Said; 3]> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/storage-errors.md");
     let text = std::fs::read_to_string(path).unwrap();
     let (_, section) = text.split_once(&format!("\n## {heading}\n")).unwrap();
@@ -111,8 +139,8 @@ fn document(heading: &str) -> BTreeMap<String, [Outcome; 3]> {
         if name == "operation" {
             continue;
         }
-        let outcomes = [no_space, stale, other].map(Outcome::parse);
-        assert!(rows.insert(name.to_owned(), outcomes).is_none(), "twice in the document: {name}");
+        let said = [no_space, stale, other].map(Said::parse);
+        assert!(rows.insert(name.to_owned(), said).is_none(), "twice in the document: {name}");
     }
     rows
 }
@@ -128,8 +156,9 @@ pub fn walk(heading: &str, cases: &[Case]) {
         };
         let groups = [&NO_SPACE[..], &STALE[..], &OTHER[..]];
         for ((name, number), said) in
-            groups.iter().zip(said).flat_map(|(errors, said)| errors.iter().map(move |error| (*error, said)))
+            groups.iter().zip(&said).flat_map(|(errors, said)| errors.iter().map(move |error| (*error, said)))
         {
+            let said = said.of(name);
             let mut effects = vec![Effect::Nothing, Effect::Everything];
             if matches!(case.point, Point::Write | Point::WriteRecords) {
                 effects.push(Effect::Part { bytes: 50 });

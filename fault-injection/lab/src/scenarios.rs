@@ -54,6 +54,28 @@ pub fn cut_off(site: &dyn Site, pause: Duration) {
     scene.finish(&[&old, &new], 1);
 }
 
+/// The leader's host is shut out of the volume in the middle of its work, several times, so that each of its calls is the first to
+/// be told of it once. It must stop by itself, before anybody else leads: what it has open there is of no use any more.
+pub fn shut_out(site: &dyn Site) {
+    const TIMES: usize = 4;
+    let mut scene = Scene::new(site, "shut-out");
+    let mut leaders = Vec::new();
+    for _ in 0..TIMES {
+        let leader = scene.leader(1);
+        site.shut_out(1);
+        let Some(reason) = leader.ended_within(SHUT_OUT) else {
+            panic!("{}: it goes on: {:?}", leader.name(), leader.try_call(Call::Status));
+        };
+        assert!(reason.starts_with("Poisoned"), "{}: {reason}", leader.name());
+        eprintln!("{}: {}: {reason}", site.name(), leader.name());
+        leader.hang_up();
+        site.remount(1);
+        leaders.push(leader);
+    }
+    leaders.push(scene.leader(2));
+    scene.finish(&leaders.iter().collect::<Vec<_>>(), 1);
+}
+
 /// The leader's host loses its power.
 pub fn host_loses_power(site: &dyn Site) {
     let mut scene = Scene::new(site, "host-loses-power");
@@ -206,8 +228,8 @@ fn assert_deposed(actor: &Actor) {
     assert!(reason.starts_with("Deposed"), "{}: {reason}", actor.name());
 }
 
-/// The same for one whose host was silent for long. Where that is shut out, the leader may learn no more than that, or ask
-/// its fence in vain for ever; its host needs a new mount.
+/// The same for one whose host was silent for long. Where that is shut out, the leader learns no more than that, or not even that if
+/// a call of its own never returns; its host needs a new mount.
 fn assert_out_of_touch(site: &dyn Site, host: u8, actor: &Actor) {
     if !site.evicts() {
         return assert_deposed(actor);
@@ -215,7 +237,10 @@ fn assert_out_of_touch(site: &dyn Site, host: u8, actor: &Actor) {
     match actor.ended_within(SHUT_OUT) {
         Some(reason) if reason.starts_with("Deposed") => return,
         Some(reason) => assert!(reason.starts_with("Poisoned"), "{}: {reason}", actor.name()),
-        None => eprintln!("{}: {}: it learns nothing", site.name(), actor.name()),
+        None => {
+            let state = actor.try_call(Call::Status);
+            eprintln!("{}: {}: it learns nothing: {state:?}", site.name(), actor.name());
+        }
     }
     actor.hang_up();
     site.remount(host);

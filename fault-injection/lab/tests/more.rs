@@ -179,6 +179,12 @@ mod ceph_fuse {
     fn conformance() {
         super::conform(Kind::CephFuse);
     }
+
+    #[test]
+    #[ignore = "minutes: fault-injection/lab/run-all"]
+    fn shut_out() {
+        run(Kind::CephFuse, scenarios::shut_out);
+    }
 }
 
 mod ceph_kernel {
@@ -188,5 +194,11 @@ mod ceph_kernel {
     #[ignore = "minutes: fault-injection/lab/run-all"]
     fn conformance() {
         super::conform(Kind::CephKernel);
+    }
+
+    #[test]
+    #[ignore = "minutes: fault-injection/lab/run-all"]
+    fn shut_out() {
+        run(Kind::CephKernel, scenarios::shut_out);
     }
 }

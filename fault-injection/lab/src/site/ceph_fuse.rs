@@ -80,6 +80,10 @@ impl Site for CephFuse {
         self.client("heal", host);
     }
 
+    fn shut_out(&self, host: u8) {
+        self.script("evict", &format!("10.78.1{host}.2"));
+    }
+
     fn remount(&self, host: u8) {
         self.client("kill", host);
         self.client("start", host);

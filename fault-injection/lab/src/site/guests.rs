@@ -154,6 +154,11 @@ impl Site for Guests {
         }
     }
 
+    fn shut_out(&self, host: u8) {
+        assert_eq!(self.server, Server::Ceph, "only CephFS shuts hosts out");
+        self.script("cephfs", &["evict", &format!("10.77.1{host}.2")]);
+    }
+
     fn remount(&self, host: u8) {
         let client = Machine::Client(host).to_string();
         match self.server {

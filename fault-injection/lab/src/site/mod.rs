@@ -39,6 +39,11 @@ pub trait Site {
 
     fn heal(&self, host: u8);
 
+    /// The servers shut the host out at once and for good, until it mounts anew; only where [`Site::evicts`].
+    fn shut_out(&self, host: u8) {
+        panic!("{}: nobody shuts host {host} out", self.name());
+    }
+
     /// The host mounts the volume anew.
     fn remount(&self, host: u8);
 
