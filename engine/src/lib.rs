@@ -93,6 +93,7 @@ mod driver;
 pub mod dump;
 mod engine;
 mod error;
+mod fold;
 pub mod identity;
 pub mod import;
 pub mod index;
@@ -106,6 +107,7 @@ pub mod manifest;
 mod planted;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
+mod printable;
 pub mod producer_state;
 #[cfg(feature = "cli")]
 pub mod qualify;

@@ -286,7 +286,7 @@ fn arbitrary_bytes_are_findings_and_nothing_is_written() {
         let before = contents(&dir(volume));
         let report = look(volume);
         report.to_json(1).unwrap();
-        kaas_engine::verify::render(&report, std::time::Duration::from_secs(1), true);
+        kaas_engine::verify::render(&report, std::time::Duration::from_secs(1), true, 100);
         prop_assert_eq!(&contents(&dir(volume)), &before);
         if report.errors == 0 {
             // Then nothing keeps anybody from opening it, and what was closed is all there.

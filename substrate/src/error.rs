@@ -6,12 +6,14 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::printable;
+
 /// Result of a substrate call.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A failed substrate call.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation} {}: {class}: {source}", path.display())]
+#[error("{operation} {}: {class}: {source}", printable(path))]
 pub struct Error {
     /// What was attempted.
     pub operation: Operation,
@@ -116,6 +118,11 @@ impl Error {
     /// True when the name does not exist.
     pub fn is_not_found(&self) -> bool {
         self.class == ErrorClass::NotFound
+    }
+
+    /// True for a file that is longer than whoever reads it takes ([`crate::read_small`]).
+    pub fn is_too_long(&self) -> bool {
+        self.source.raw_os_error() == Some(rustix::io::Errno::FBIG.raw_os_error())
     }
 
     /// True when the name exists already.

@@ -24,6 +24,7 @@ pub mod memory;
 mod nfs;
 mod paths;
 mod posix;
+mod printable;
 pub mod probing;
 pub mod recognise;
 mod send;
@@ -37,6 +38,7 @@ pub use local::Local;
 pub use memory::Memory;
 pub use nfs::Nfs;
 pub use posix::{Mounted, create_root};
+pub use printable::{harmless, is_harmful, printable};
 pub use send::send_file;
 pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
 pub use traits::{

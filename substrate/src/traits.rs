@@ -178,8 +178,30 @@ pub struct Entry {
 pub enum EntryKind {
     File,
     Dir,
-    /// A link, socket or anything else kaas never makes.
+    /// The rest kaas never makes: a symbolic link, which it does not follow,
+    Link,
+    /// a named pipe,
+    Pipe,
+    Socket,
+    /// a block or character device,
+    Device,
+    /// and what the system has no name for.
     Other,
+}
+
+impl EntryKind {
+    /// For people, as in "it is ...".
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::File => "a file",
+            Self::Dir => "a directory",
+            Self::Link => "a symbolic link",
+            Self::Pipe => "a named pipe",
+            Self::Socket => "a socket",
+            Self::Device => "a device",
+            Self::Other => "neither a file nor a directory",
+        }
+    }
 }
 
 /// Which implementation.

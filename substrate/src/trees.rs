@@ -56,7 +56,7 @@ pub fn remove_tree(substrate: &dyn Substrate, dir: &Path) -> std::result::Result
                     let path: PathBuf = current.join(entry.name);
                     match entry.kind {
                         EntryKind::Dir => dirs.push(path),
-                        EntryKind::File | EntryKind::Other => report.note(substrate.remove_file(&path)),
+                        _ => report.note(substrate.remove_file(&path)),
                     }
                 }
             }

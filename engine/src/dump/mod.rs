@@ -13,7 +13,7 @@ mod text;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use kaas_substrate::{EntryKind, OpenMode, Substrate, read_small};
+use kaas_substrate::{EntryKind, OpenMode, Substrate, harmless, printable, read_small};
 
 pub use item::{BatchItem, Content, Item, ProducerItem, RecordItem};
 pub use names::FileKind;
@@ -66,9 +66,9 @@ pub enum DumpError {
     Storage(#[from] kaas_substrate::Error),
     #[error("the output cannot be written: {0}")]
     Output(#[from] io::Error),
-    #[error("{} is neither a file nor a directory", path.display())]
-    NotAFile { path: PathBuf },
-    #[error("there are no files of kaas in or below {}", path.display())]
+    #[error("{} is {}, and neither a file nor a directory", printable(path), kind.describe())]
+    NotAFile { path: PathBuf, kind: EntryKind },
+    #[error("there are no files of kaas in or below {}", printable(path))]
     NothingHere { path: PathBuf },
 }
 
@@ -111,7 +111,7 @@ fn is_dir(substrate: &dyn Substrate, path: &Path) -> Result<bool, DumpError> {
     match found.map(|entry| entry.kind) {
         Some(EntryKind::Dir) => Ok(true),
         Some(EntryKind::File) => Ok(false),
-        Some(EntryKind::Other) => Err(DumpError::NotAFile { path: path.to_owned() }),
+        Some(kind) => Err(DumpError::NotAFile { path: path.to_owned(), kind }),
         // Opening it says why, in the system's words.
         None => substrate.open(path, OpenMode::Read).map(|_| false).map_err(DumpError::from),
     }
@@ -127,10 +127,11 @@ struct Dumper<'a> {
 impl Dumper<'_> {
     fn show(&mut self, item: &Item) -> Result<(), DumpError> {
         if self.options.json {
-            serde_json::to_writer(&mut self.out, item).map_err(io::Error::from)?;
+            let text = serde_json::to_string(item).map_err(io::Error::from)?;
+            self.out.write_all(crate::printable::json(text).as_bytes())?;
             self.out.write_all(b"\n")?;
         } else {
-            self.out.write_all(render(item).as_bytes())?;
+            self.out.write_all(harmless(&render(item)).as_bytes())?;
         }
         Ok(())
     }
@@ -155,7 +156,7 @@ impl Dumper<'_> {
                 EntryKind::File if FileKind::of(&entry.name.to_string_lossy()) == FileKind::Other => {}
                 EntryKind::File => self.file(&path)?,
                 EntryKind::Dir if depth < MAX_DEPTH => self.directory(&path, depth + 1)?,
-                EntryKind::Dir | EntryKind::Other => {}
+                _ => {}
             }
         }
         Ok(())
@@ -170,7 +171,7 @@ impl Dumper<'_> {
             Err(error) if error.is_not_found() && self.summary.files > 0 => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let shown = path.display().to_string();
+        let shown = crate::printable::path(path);
         self.summary.files += 1;
         self.show(&Item::File { path: shown.clone(), what: kind.describe(), bytes: file.length()? })?;
         match kind {

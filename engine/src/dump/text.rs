@@ -3,13 +3,17 @@
 use std::fmt::Write as _;
 
 use super::item::{BatchItem, Content, Item, RecordItem};
+use crate::fold::{WIDTH, fold};
+use crate::verify::counted;
 
 /// An item as lines of text, the last one with its end.
 pub fn render(item: &Item) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = match item {
-        Item::File { path, what, bytes } => writeln!(out, "\n== {path}: {what}, {bytes} bytes"),
+        Item::File { path, what, bytes } => {
+            writeln!(out, "\n== {path}: {what}, {}", counted(*bytes, "byte", "bytes"))
+        }
         Item::Batch(batch) => {
             out = render_batch(batch);
             Ok(())
@@ -32,7 +36,9 @@ pub fn render(item: &Item) -> String {
             writeln!(out, "{}", serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()))
         }
         Item::Finding { path, position, problem, hint } => {
-            writeln!(out, "!! {path}, byte {position}: {problem}\n   {hint}")
+            fold(&mut out, "!! ", 3, &format!("{path}, byte {position}: {problem}"), WIDTH);
+            fold(&mut out, "   ", 3, hint, WIDTH);
+            Ok(())
         }
     };
     out
@@ -40,11 +46,11 @@ pub fn render(item: &Item) -> String {
 
 fn render_batch(batch: &BatchItem) -> String {
     let mut out = format!(
-        "@{}  offsets {}..={}  {} records  {} bytes  epoch {}  {}  {} {}",
+        "@{}  offsets {}..={}  {}  {} bytes  epoch {}  {}  {} {}",
         batch.position,
         batch.base_offset,
         batch.last_offset,
-        batch.record_count,
+        counted(u64::try_from(batch.record_count).unwrap_or(0), "record", "records"),
         batch.batch_bytes,
         batch.leader_epoch,
         batch.compression,

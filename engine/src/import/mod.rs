@@ -93,6 +93,7 @@ pub struct Options {
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// File or directory.
+    #[serde(serialize_with = "crate::printable::serialize_path")]
     pub path: PathBuf,
     pub problem: String,
     /// What to do about it.

@@ -24,6 +24,7 @@ pub struct Report {
     /// Topics that an earlier import has carried over already.
     pub already_there: Vec<String>,
     /// Directories that hold nothing to import.
+    #[serde(serialize_with = "crate::printable::serialize_paths")]
     pub passed_over: Vec<PathBuf>,
     /// Kafka's cluster id is left behind: the data directory has another one already.
     #[serde(skip_serializing_if = "Option::is_none")]

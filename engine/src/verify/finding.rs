@@ -302,6 +302,7 @@ pub struct Finding {
     #[serde(rename = "code")]
     pub kind: Kind,
     /// The file or directory, relative to the volume's root.
+    #[serde(serialize_with = "crate::printable::serialize_path")]
     pub file: PathBuf,
     /// Byte in the file, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -18,12 +18,7 @@
 //!
 //! # JSON
 //!
-//! `--json` writes one object: `format` (1), `verdict` (`clean` or `findings`), counts (`topics`, `partitions`, `slots`,
-//! `segments`, `batches`, `records`, `bytes`, `errors`, `warnings`, `infos`), `elapsed_ms` and `findings`: objects with
-//! `severity` (`error`, `warning`, `info`), `code` (see [`Kind`]), `file`, `position` and `offset` where there is
-//! one, `problem`, `meaning`, `action`. With `--repair` and `--dry-run` also `repairs`: objects with `directory`, `outcome`
-//! (`repaired`, `would-repair`, `refused`), `reason`, `steps`, `lost` (`from`, `to`, `reason`), `given_up`, `unknown`,
-//! `left`, `findings`.
+//! `--json` writes one object; `docs/operating/verify.md` has its fields.
 
 mod cluster;
 mod finding;
@@ -53,7 +48,7 @@ pub use finding::{Finding, Kind, Severity};
 pub use identity::Expected;
 pub use report::Report;
 pub(crate) use text::{counted, grouped};
-pub use text::{render, render_repairs};
+pub use text::{render, render_losses, render_repairs};
 pub use tree::{VerifyError, verify};
 
 use crate::clock::{Clock, SystemClock};

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::Examined;
 use super::finding::{Finding, Kind, Severity};
 use super::identity::Expected;
-use super::repair::Repaired;
+use super::repair::{Lost, Repaired};
+use super::text::counted;
 use crate::types::{ProducerId, Timestamp};
 
 /// What a repair would look into, by its directory relative to the volume's root.
@@ -57,8 +58,7 @@ pub struct Report {
     pub peak_memory_bytes: Option<u64>,
     /// The findings, in the order of the directories they are in.
     pub findings: Vec<Finding>,
-    /// What was repaired, or would be.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// What was repaired, or would be; empty where no repair was asked for.
     pub repairs: Vec<Repaired>,
     /// Where errors or warnings were found that a repair may be able to do something about.
     #[serde(skip)]
@@ -91,7 +91,7 @@ impl Report {
     /// Offsets that a repair had to give up, or would have to.
     pub fn lost_offsets(&self) -> u64 {
         let lost = self.repairs.iter().flat_map(|repaired| &repaired.lost);
-        lost.map(|lost| u64::try_from(lost.to.saturating_sub(lost.from)).unwrap_or(0)).sum()
+        lost.map(Lost::offsets).sum()
     }
 
     /// Acknowledged things other than records that a repair had to give up, or would have to.
@@ -131,7 +131,11 @@ impl Report {
         self.findings.append(&mut findings);
         if hidden > 0 {
             self.warnings += 1;
-            self.findings.push(Finding::new(Kind::NotShown, dir, format!("{hidden} more findings")));
+            self.findings.push(Finding::new(
+                Kind::NotShown,
+                dir,
+                counted(hidden as u64, "more finding", "more findings"),
+            ));
         }
     }
 
@@ -174,6 +178,7 @@ impl Report {
             report: &'a Report,
         }
         let verdict = if self.is_clean() { "clean" } else { "findings" };
-        serde_json::to_string_pretty(&Document { format: 1, verdict, elapsed_ms, report: self })
+        let document = Document { format: 1, verdict, elapsed_ms, report: self };
+        serde_json::to_string_pretty(&document).map(crate::printable::json)
     }
 }

@@ -1,23 +1,20 @@
 //! The report for people: the worst first, by directory, each kind with what it means and what to do, and one line
 //! at the end that says it all.
 
-use std::fmt::{self, Write};
 use std::path::Path;
 use std::time::Duration;
+
+use kaas_substrate::{harmless, printable};
 
 use super::finding::{Finding, Severity};
 use super::repair::{Lost, Outcome, Repaired};
 use super::report::Report;
+use crate::fold::fold;
 
-/// The report as text; with `infos`, those too.
-pub fn render(report: &Report, elapsed: Duration, infos: bool) -> String {
-    let mut text = String::new();
-    // A String takes everything.
-    let _ = write_report(&mut text, report, elapsed, infos);
-    text
-}
-
-fn write_report(text: &mut String, report: &Report, elapsed: Duration, infos: bool) -> fmt::Result {
+/// The report as text, in lines of `width` characters where names do not make them longer; with `infos`, those too. Nothing that
+/// a name or a file holds drives a terminal.
+pub fn render(report: &Report, elapsed: Duration, infos: bool, width: usize) -> String {
+    let mut page = Page { text: String::new(), width };
     let sections = [
         (
             Severity::Error,
@@ -34,140 +31,220 @@ fn write_report(text: &mut String, report: &Report, elapsed: Duration, infos: bo
         if findings.is_empty() || (severity == Severity::Info && !infos) {
             continue;
         }
-        writeln!(text, "{title} ({count}): {meaning}\n")?;
-        write_findings(text, &findings)?;
+        page.line(0, "", &format!("{title} ({}): {meaning}", grouped(count)));
+        page.end_block();
+        page.findings(&findings);
     }
-    write_summary(text, report, elapsed, infos)
+    page.summary(report, elapsed, infos);
+    page.text
 }
 
-fn write_findings(text: &mut String, findings: &[&Finding]) -> fmt::Result {
-    let mut dir: Option<&Path> = None;
-    let mut at = 0;
-    while let Some(finding) = findings.get(at) {
-        let parent = finding.file.parent();
-        if parent != dir {
-            dir = parent;
-            writeln!(text, "  {}", parent.unwrap_or(Path::new("")).display())?;
-        }
-        let rest = findings.get(at..).unwrap_or_default();
-        let alike = |other: &&&Finding| other.kind == finding.kind && other.file.parent() == parent;
-        let alike = rest.iter().take_while(alike).count();
-        writeln!(text, "    {}", finding.kind.code())?;
-        for finding in rest.iter().take(alike) {
-            let file = finding.file.file_name().unwrap_or_default().to_string_lossy();
-            write!(text, "      {file}")?;
-            if let Some(position) = finding.position {
-                write!(text, ", byte {position}")?;
-            }
-            if let Some(offset) = finding.offset {
-                write!(text, ", offset {offset}")?;
-            }
-            writeln!(text, ":\n        {}", finding.problem)?;
-        }
-        writeln!(text, "      means: {}", finding.meaning)?;
-        writeln!(text, "      to do: {}\n", finding.action)?;
-        at += alike.max(1);
-    }
-    Ok(())
-}
-
-/// What was repaired, or would be: by directory the steps, and what is lost.
-pub fn render_repairs(repairs: &[Repaired]) -> String {
-    let mut text = String::new();
-    // A String takes everything.
-    let _ = write_repairs(&mut text, repairs);
-    text
-}
-
-fn write_repairs(text: &mut String, repairs: &[Repaired]) -> fmt::Result {
+/// What was repaired, or would be: by directory the steps, and what is lost. As [`render`].
+pub fn render_repairs(repairs: &[Repaired], width: usize) -> String {
+    let mut page = Page { text: String::new(), width };
     let sections = [
-        (Outcome::Repaired, "REPAIRED"),
-        (Outcome::WouldRepair, "WOULD BE REPAIRED"),
-        (Outcome::Refused, "LEFT AS IT IS"),
+        (Outcome::Repaired, "REPAIRED", "lost"),
+        (Outcome::WouldRepair, "WOULD BE REPAIRED", "would be lost"),
+        (Outcome::Refused, "LEFT AS IT IS", "lost"),
     ];
-    for (outcome, title) in sections {
+    for (outcome, title, lost) in sections {
         let here: Vec<_> = repairs.iter().filter(|repaired| repaired.outcome == outcome).collect();
         if here.is_empty() {
             continue;
         }
-        writeln!(text, "{title} ({}):\n", counted(here.len() as u64, "directory", "directories"))?;
+        page.line(0, "", &format!("{title} ({}):", counted(here.len() as u64, "directory", "directories")));
+        page.end_block();
         for repaired in here {
-            writeln!(text, "  {}", repaired.directory.display())?;
-            if let Some(reason) = &repaired.reason {
-                writeln!(text, "    {reason}")?;
-            }
-            for step in &repaired.steps {
-                writeln!(text, "    - {step}")?;
-            }
-            for Lost { from, to, reason } in &repaired.lost {
-                writeln!(text, "    lost: offsets {from} to {}: {reason}", to.saturating_sub(1))?;
-            }
-            for given_up in &repaired.given_up {
-                writeln!(text, "    lost: {given_up}")?;
-            }
-            for unknown in &repaired.unknown {
-                writeln!(text, "    not known any more: {unknown}")?;
-            }
-            for left in &repaired.left {
-                writeln!(text, "    left as it is: {left}")?;
-            }
-            writeln!(text)?;
+            page.repaired(repaired, lost);
         }
     }
-    Ok(())
+    page.text
 }
 
-fn write_summary(text: &mut String, report: &Report, elapsed: Duration, infos: bool) -> fmt::Result {
-    let seconds = elapsed.as_secs_f64();
-    write!(text, "Looked at ")?;
-    for (count, one, many) in [
-        (report.topics, "topic", "topics"),
-        (report.partitions, "partition", "partitions"),
-        (report.slots, "slot", "slots"),
-        (report.segments, "segment", "segments"),
-    ] {
-        if count > 0 {
-            write!(text, "{}, ", counted(count, one, many))?;
-        }
-    }
-    write!(
-        text,
-        "{}, {} in {seconds:.1} s",
-        counted(report.records, "record", "records"),
-        size(report.bytes)
-    )?;
-    if seconds >= 0.1 && report.bytes > 0 {
-        write!(text, " ({:.0} MB/s)", mega(report.bytes) / seconds)?;
-    }
-    if let Some(memory) = report.peak_memory_bytes {
-        write!(text, ", with {} of memory", size(memory))?;
-    }
-    writeln!(text, ".")?;
-    if report.is_clean() {
-        write!(text, "Clean: nothing is wrong")?;
+/// What a repair will lose, for whoever has to say whether it may: how many offsets, and which of which partition. As
+/// [`render`].
+pub fn render_losses(repairs: &[Repaired], width: usize) -> String {
+    let mut page = Page { text: String::new(), width };
+    let (offsets, others) = sums(repairs, Outcome::WouldRepair);
+    let losing: Vec<_> = repairs.iter().filter(|repaired| repaired.outcome == Outcome::WouldRepair).collect();
+    let losing: Vec<_> = losing
+        .into_iter()
+        .filter(|repaired| !repaired.lost.is_empty() || !repaired.given_up.is_empty())
+        .collect();
+    if losing.is_empty() {
+        page.line(0, "", "Nothing that can be read would be lost, and no offset.");
     } else {
-        let mut kinds = Vec::new();
-        if report.errors > 0 {
-            kinds.push(counted(report.errors, "error", "errors"));
-        }
-        if report.warnings > 0 {
-            kinds.push(counted(report.warnings, "warning", "warnings"));
-        }
-        write!(text, "Found {}", kinds.join(" and "))?;
+        page.line(
+            0,
+            "",
+            &format!(
+                "Would be lost: {}, of {}:",
+                losses(offsets, others),
+                counted(losing.len() as u64, "directory", "directories")
+            ),
+        );
     }
-    write_infos(text, report, infos)?;
-    let lost = report.lost_offsets();
-    if lost > 0 {
-        writeln!(text, "Lost: {}, listed above.", counted(lost, "offset", "offsets"))?;
+    for repaired in losing.iter().take(LOSSES_SHOWN_MAX) {
+        page.line(2, "", &printable(&repaired.directory));
+        for lost in &repaired.lost {
+            page.line(4, "", &format!("{} ({})", lost.range(), grouped(lost.offsets())));
+        }
+        for given_up in &repaired.given_up {
+            page.line(4, "", given_up);
+        }
     }
-    Ok(())
+    let more = losing.len().saturating_sub(LOSSES_SHOWN_MAX) as u64;
+    if more > 0 {
+        page.line(
+            2,
+            "",
+            &format!("and {}; --dry-run shows all", counted(more, "more directory", "more directories")),
+        );
+    }
+    page.text
 }
 
-fn write_infos(text: &mut String, report: &Report, infos: bool) -> fmt::Result {
+/// The directories with losses that a question shows.
+const LOSSES_SHOWN_MAX: usize = 20;
+
+/// Offsets and other things that were lost where a repair had this outcome.
+fn sums(repairs: &[Repaired], outcome: Outcome) -> (u64, u64) {
+    let of = || repairs.iter().filter(|repaired| repaired.outcome == outcome);
+    let offsets = of().flat_map(|repaired| &repaired.lost).map(Lost::offsets).sum();
+    (offsets, of().map(|repaired| repaired.given_up.len() as u64).sum())
+}
+
+/// "20 offsets", "20 offsets and 1 other thing".
+fn losses(offsets: u64, others: u64) -> String {
+    match (offsets, others) {
+        (0, others) => counted(others, "thing", "things"),
+        (offsets, 0) => counted(offsets, "offset", "offsets"),
+        (offsets, others) => {
+            format!(
+                "{} and {}",
+                counted(offsets, "offset", "offsets"),
+                counted(others, "other thing", "other things")
+            )
+        }
+    }
+}
+
+/// Bytes of what leads a line at most for the next one to begin behind it.
+const LEAD_MAX: usize = "to do: ".len();
+
+/// A text that is being written.
+struct Page {
+    text: String,
+    width: usize,
+}
+
+impl Page {
+    /// A line, or several, all but the first as far in as what follows `lead` if that is short.
+    fn line(&mut self, indent: usize, lead: &str, text: &str) {
+        let hang = if lead.len() <= LEAD_MAX { lead.len() } else { 2 };
+        fold(&mut self.text, &(" ".repeat(indent) + lead), indent + hang, &harmless(text), self.width);
+    }
+
+    fn end_block(&mut self) {
+        self.text.push('\n');
+    }
+
+    fn findings(&mut self, findings: &[&Finding]) {
+        let mut dir: Option<&Path> = None;
+        let mut at = 0;
+        while let Some(finding) = findings.get(at) {
+            let parent = finding.file.parent();
+            if parent != dir {
+                dir = parent;
+                self.line(2, "", &printable(parent.unwrap_or(Path::new(""))));
+            }
+            let rest = findings.get(at..).unwrap_or_default();
+            let alike = |other: &&&Finding| other.kind == finding.kind && other.file.parent() == parent;
+            let alike = rest.iter().take_while(alike).count();
+            self.line(4, "", &finding.kind.code());
+            for finding in rest.iter().take(alike) {
+                let file = Path::new(finding.file.file_name().unwrap_or_default());
+                let position = finding.position.map(|position| format!(", byte {position}"));
+                let offset = finding.offset.map(|offset| format!(", offset {offset}"));
+                let [position, offset] = [position, offset].map(Option::unwrap_or_default);
+                self.line(6, "", &format!("{}{position}{offset}:", printable(file)));
+                self.line(8, "", &finding.problem);
+            }
+            self.line(6, "means: ", finding.meaning);
+            self.line(6, "to do: ", finding.action);
+            self.end_block();
+            at += alike.max(1);
+        }
+    }
+
+    /// `lost` says whether it is, or would be.
+    fn repaired(&mut self, repaired: &Repaired, lost: &str) {
+        self.line(2, "", &printable(&repaired.directory));
+        if let Some(reason) = &repaired.reason {
+            self.line(4, "", reason);
+        }
+        for step in &repaired.steps {
+            self.line(4, "- ", step);
+        }
+        let offsets = repaired.lost.iter().map(|lost| (lost.range(), &lost.reason));
+        for (range, reason) in offsets {
+            self.line(4, &format!("{lost}: "), &format!("{range}: {reason}"));
+        }
+        let told = repaired.given_up.iter().map(|text| (lost, text));
+        let told = told.chain(repaired.unknown.iter().map(|text| ("not known any more", text)));
+        for (lead, text) in told.chain(repaired.left.iter().map(|text| ("left as it is", text))) {
+            self.line(4, &format!("{lead}: "), text);
+        }
+        self.end_block();
+    }
+
+    fn summary(&mut self, report: &Report, elapsed: Duration, infos: bool) {
+        let seconds = elapsed.as_secs_f64();
+        let mut text = "Looked at ".to_owned();
+        for (count, one, many) in [
+            (report.topics, "topic", "topics"),
+            (report.partitions, "partition", "partitions"),
+            (report.slots, "slot", "slots"),
+            (report.segments, "segment", "segments"),
+        ] {
+            if count > 0 {
+                text += &format!("{}, ", counted(count, one, many));
+            }
+        }
+        let records = counted(report.records, "record", "records");
+        text += &format!("{records}, {} in {seconds:.1} s", size(report.bytes));
+        if seconds >= 0.1 && report.bytes > 0 {
+            text += &format!(" ({:.0} MB/s)", mega(report.bytes) / seconds);
+        }
+        if let Some(memory) = report.peak_memory_bytes {
+            text += &format!(", with {} of memory", size(memory));
+        }
+        self.line(0, "", &(text + "."));
+        self.line(0, "", &(found(report) + &in_order(report, infos)));
+        for (outcome, words) in [(Outcome::Repaired, "Lost"), (Outcome::WouldRepair, "Would be lost")] {
+            let (offsets, others) = sums(&report.repairs, outcome);
+            if offsets + others > 0 {
+                self.line(0, "", &format!("{words}: {}, listed above.", losses(offsets, others)));
+            }
+        }
+    }
+}
+
+fn found(report: &Report) -> String {
+    if report.is_clean() {
+        return "Clean: nothing is wrong".to_owned();
+    }
+    let kinds = [(report.errors, "error", "errors"), (report.warnings, "warning", "warnings")];
+    let kinds = kinds.into_iter().filter(|(count, ..)| *count > 0);
+    let kinds: Vec<_> = kinds.map(|(count, one, many)| counted(count, one, many)).collect();
+    format!("Found {}", kinds.join(" and "))
+}
+
+fn in_order(report: &Report, infos: bool) -> String {
     match report.infos {
-        0 => writeln!(text, "."),
-        count if infos => writeln!(text, ", and {} in order.", counted(count, "thing", "things")),
-        count => writeln!(text, "; {} more in order (--all shows them).", counted(count, "thing", "things")),
+        0 => ".".to_owned(),
+        count if infos => format!(", and {} in order.", counted(count, "thing", "things")),
+        count => format!("; {} more in order (--all shows them).", counted(count, "thing", "things")),
     }
 }
 
@@ -218,10 +295,10 @@ mod tests {
         report.findings.push(Finding::new(Kind::DamagedBatch, file, "second").at(9));
         report.findings.push(Finding::new(Kind::Temporary, file, "hidden"));
         (report.errors, report.warnings, report.infos) = (2, 1, 1);
-        let text = render(&report, Duration::from_secs(1), false);
+        let text = render(&report, Duration::from_secs(1), false, 100);
         let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what} is not in:\n{text}"));
         assert!(at("ERRORS (2)") < at("first") && at("second") < at("WARNINGS (1)"));
-        assert_eq!(text.matches(Kind::DamagedBatch.action()).count(), 1);
+        assert_eq!(text.matches("to do: Copy the directory;").count(), 1);
         assert!(!text.contains("hidden"));
         assert!(
             text.ends_with(
@@ -230,7 +307,56 @@ mod tests {
             ),
             "{text}"
         );
-        assert!(render(&report, Duration::ZERO, true).contains("hidden"));
-        assert!(render(&Report::default(), Duration::ZERO, false).ends_with("Clean: nothing is wrong.\n"));
+        assert!(render(&report, Duration::ZERO, true, 100).contains("hidden"));
+        assert!(
+            render(&Report::default(), Duration::ZERO, false, 100).ends_with("Clean: nothing is wrong.\n")
+        );
+    }
+
+    #[test]
+    fn lines_are_no_wider_than_asked_and_nothing_drives_a_terminal() {
+        use std::os::unix::ffi::OsStrExt;
+        let name = std::ffi::OsStr::from_bytes(b"\x1b]0;x\x07\xff\n");
+        let mut report = Report::default();
+        for kind in Kind::ALL {
+            let problem =
+                "a problem of some words \u{1b}[2J\u{9b} that goes on for a while, as some do ".repeat(3);
+            report.findings.push(Finding::new(
+                *kind,
+                &Path::new("/data/topics/orders/0").join(name),
+                problem,
+            ));
+        }
+        let lost = Lost { from: 7, to: 8, reason: "a reason of some words ".repeat(6) };
+        let repaired = |outcome| Repaired {
+            directory: "/data/topics/orders/0".into(),
+            outcome,
+            reason: None,
+            steps: vec!["a step of some words ".repeat(7)],
+            lost: vec![lost.clone()],
+            given_up: vec!["a thing of some words ".repeat(7)],
+            unknown: vec!["another thing of some words ".repeat(7)],
+            left: vec!["the rest of some words ".repeat(7)],
+            findings: 1,
+        };
+        report.repairs = vec![repaired(Outcome::WouldRepair), repaired(Outcome::Repaired)];
+        for width in [60, 80, 100, 136] {
+            let repairs = render_repairs(&report.repairs, width) + &render_losses(&report.repairs, width);
+            let text = render(&report, Duration::ZERO, true, width) + &repairs;
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            assert!(widest <= Some(width) && widest > Some(width - 20), "{width}: {widest:?}\n{text}");
+            assert!(!text.contains(|character: char| character != '\n' && character.is_control()), "{text}");
+            assert!(text.contains(r"\x1b]0;x\x07\xff\x0a:"), "{text}");
+            for part in
+                ["\nLost: 1 offset and 1 other thing, ", "\nWould be lost: 1 offset and 1 other thing, "]
+            {
+                assert!(text.contains(part), "{part} is not in:\n{text}");
+            }
+            for part in
+                ["    would be lost: offset 7: a reason", "    lost: offset 7: a reason", "    offset 7 (1)"]
+            {
+                assert!(text.contains(part), "{part} is not in:\n{text}");
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX};
+use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, printable};
 use parking_lot::Mutex;
 
 use super::cluster::META_FILE;
@@ -35,7 +35,7 @@ pub enum VerifyError {
     #[error(transparent)]
     Storage(#[from] kaas_substrate::Error),
     /// It is no directory of kaas.
-    #[error("{} holds no partition, topic, slot or data directory of kaas", path.display())]
+    #[error("{} holds no partition, topic, slot or data directory of kaas", printable(path))]
     NothingThere { path: PathBuf },
 }
 

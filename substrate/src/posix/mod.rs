@@ -153,7 +153,7 @@ impl Mounted {
                 match entry.kind {
                     EntryKind::File => files.push(dir.join(entry.name)),
                     EntryKind::Dir => dirs.push(dir.join(entry.name)),
-                    EntryKind::Other => {}
+                    _ => {}
                 }
             }
             next += 1;

@@ -133,6 +133,10 @@ fn entry_kind(found: FileType) -> EntryKind {
     match found {
         FileType::RegularFile => EntryKind::File,
         FileType::Directory => EntryKind::Dir,
-        _ => EntryKind::Other,
+        FileType::Symlink => EntryKind::Link,
+        FileType::Fifo => EntryKind::Pipe,
+        FileType::Socket => EntryKind::Socket,
+        FileType::BlockDevice | FileType::CharacterDevice => EntryKind::Device,
+        FileType::Unknown => EntryKind::Other,
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn topic(
             EntryKind::Dir => partitions.extend(partition_number(entry_name)),
             EntryKind::File if entry_name == TOPIC_ID_FILE => has_id = true,
             EntryKind::File => config_version = config_version.max(CONFIG.parse(&entry.name)),
-            EntryKind::Other => {}
+            _ => {}
         }
     }
     if !has_id {

@@ -8,6 +8,7 @@ mod import;
 mod interrupt;
 mod qualify;
 mod shown;
+mod terminal;
 mod units;
 mod verify;
 
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use kaas_engine::dump::{DumpError, DumpOptions, dump};
 use kaas_substrate::recognise::open_to_read;
-use kaas_substrate::{ErrorClass, Mounted};
+use kaas_substrate::{EntryKind, ErrorClass, Mounted, harmless};
 use serde::Serialize;
 
 const FOUND: u8 = 1;
@@ -124,7 +125,9 @@ fn open(path: &Path) -> Result<(Mounted, PathBuf), DumpError> {
         Err(error) if error.class == ErrorClass::Invalid => {}
         Err(error) => return Err(error.into()),
     }
-    let name = path.file_name().ok_or_else(|| DumpError::NotAFile { path: path.to_owned() })?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| DumpError::NotAFile { path: path.to_owned(), kind: EntryKind::Other })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((open_to_read(parent.unwrap_or(Path::new(".")))?, PathBuf::from(name)))
 }
@@ -150,13 +153,17 @@ fn hint(error: &DumpError) -> Option<&'static str> {
 fn print<T: Serialize>(report: &T, json: bool, text: impl FnOnce(&T) -> String) -> Result<(), String> {
     if json {
         let object = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
-        return print_text(&(object + "\n"));
+        return write_out(&(object + "\n"));
     }
     print_text(&text(report))
 }
 
-/// As [`print`], of a report that is text already.
+/// As [`print`], of a report that is text already. What comes from names and files drives no terminal.
 fn print_text(text: &str) -> Result<(), String> {
+    write_out(&harmless(text))
+}
+
+fn write_out(text: &str) -> Result<(), String> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         // Whoever read our output has seen enough (`| head`).
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -169,8 +176,8 @@ fn print_text(text: &str) -> Result<(), String> {
 fn complain(problem: &str, hint: Option<&str>) {
     let mut err = io::stderr().lock();
     // Nothing is left to tell it to.
-    let _ = writeln!(err, "kaas-engine: {problem}");
+    let _ = writeln!(err, "kaas-engine: {}", harmless(problem));
     if let Some(hint) = hint {
-        let _ = writeln!(err, "  hint: {hint}");
+        let _ = writeln!(err, "  hint: {}", harmless(hint));
     }
 }

@@ -11,14 +11,18 @@ use clap::Args;
 use kaas_engine::layout::{CLUSTER_DIR, CONTROLLER_DIR, META_FILE};
 use kaas_engine::leadership::Claimant;
 use kaas_engine::verify::repair::{Mode, repair};
-use kaas_engine::verify::{Options, Progress, Report, VerifyError, render, render_repairs, verify};
+use kaas_engine::verify::repair::{Outcome, Repaired};
+use kaas_engine::verify::{
+    Options, Progress, Report, VerifyError, render, render_losses, render_repairs, verify,
+};
 use kaas_substrate::probing::peak_memory_bytes;
 use kaas_substrate::recognise::{self, Choice, OpenError, open_to_read};
-use kaas_substrate::{ErrorClass, Mounted, Substrate};
+use kaas_substrate::{ErrorClass, Mounted, Substrate, printable};
 
 use crate::interrupt::{self, Then};
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, FOUND, complain, print_text};
+use crate::terminal;
+use crate::{COULD_NOT_RUN, FOUND, complain, print_text, write_out};
 
 /// Checks that everything in a directory is as it should be: records, manifests, indexes, fences, and all else.
 ///
@@ -141,8 +145,14 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
         for target in &targets {
             check_mount(target.substrate.root())?;
         }
-        if !args.yes && !is_confirmed(&targets, args, began.elapsed()) {
-            return Err(("nothing was changed".to_owned(), None));
+        if !args.yes {
+            show_findings(&targets, args, began.elapsed());
+            for target in &mut targets {
+                target.report.repairs = repair_one(target, &options, &Mode::DryRun);
+            }
+            if !is_confirmed(&targets) {
+                return Err(("nothing was changed".to_owned(), None));
+            }
         }
         for target in &mut targets {
             repairing.store(true, Ordering::Relaxed);
@@ -163,19 +173,20 @@ fn outcome(args: &VerifyArgs) -> Result<ExitCode, Problem> {
 }
 
 fn show(args: &VerifyArgs, report: &Report, elapsed: Duration) -> Result<ExitCode, Problem> {
-    let text = if args.json {
+    let printed = if args.json {
         let elapsed_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
-        report.to_json(elapsed_ms).map_err(|error| (error.to_string(), None))? + "\n"
+        write_out(&(report.to_json(elapsed_ms).map_err(|error| (error.to_string(), None))? + "\n"))
     } else {
-        render_repairs(&report.repairs) + &render(report, elapsed, args.all)
+        let width = terminal::width();
+        print_text(&(render_repairs(&report.repairs, width) + &render(report, elapsed, args.all, width)))
     };
-    print_text(&text).map_err(|problem| (problem, None))?;
+    printed.map_err(|problem| (problem, None))?;
     let lost = args.repair && !args.dry_run && (report.lost_offsets() > 0 || report.given_up() > 0);
     Ok(if report.is_clean() && !lost { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 fn look(dir: &Path, options: &Options) -> Result<Target, Problem> {
-    let problem = |error: VerifyError| (format!("{}: {error}", dir.display()), Some(hint(&error)));
+    let problem = |error: VerifyError| (format!("{}: {error}", printable(dir)), Some(hint(&error)));
     let (substrate, dir) = open(dir).map_err(problem)?;
     let mut target = Target { substrate: Arc::new(substrate), dir, report: Report::default() };
     target.report = look_again(&target, options)?;
@@ -190,13 +201,14 @@ fn look_again(target: &Target, options: &Options) -> Result<Report, Problem> {
     shown.end();
     report.map_err(|error| {
         let dir = target.substrate.root().join(&target.dir);
-        (format!("{}: {error}", dir.display()), Some(hint(&error)))
+        (format!("{}: {error}", printable(&dir)), Some(hint(&error)))
     })
 }
 
-fn repair_one(target: &Target, options: &Options, mode: &Mode) -> Vec<kaas_engine::verify::repair::Repaired> {
+fn repair_one(target: &Target, options: &Options, mode: &Mode) -> Vec<Repaired> {
     let progress = Arc::new(Progress::default());
-    let shown = show_progress("repairing", &progress);
+    let what = if *mode == Mode::DryRun { "planning" } else { "repairing" };
+    let shown = show_progress(what, &progress);
     let repairs = repair(&target.substrate, &target.report, options, mode, &progress);
     shown.end();
     repairs
@@ -237,31 +249,46 @@ fn can_ask() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Shows what was found, says what will happen, and asks.
-fn is_confirmed(targets: &[Target], args: &VerifyArgs, elapsed: Duration) -> bool {
-    let mut err = io::stderr().lock();
-    let directories: usize = targets.iter().map(|target| target.report.directories_to_repair()).sum();
-    let noun = if directories == 1 { "directory" } else { "directories" };
+/// Shows what was found, before it is asked about.
+fn show_findings(targets: &[Target], args: &VerifyArgs, elapsed: Duration) {
     for target in targets {
-        let text = render(&target.report.clone().below(target.substrate.root()), elapsed, args.all);
-        if err.write_all(text.as_bytes()).is_err() {
-            return false;
-        }
+        let report = target.report.clone().below(target.substrate.root());
+        tell(&render(&report, elapsed, args.all, terminal::error_width()));
     }
-    let asked = write!(
-        err,
-        "\nThe repair claims the next epoch of {directories} {noun}. A broker that leads there now is fenced out:\n\
-         it acknowledges nothing more there until it has opened the partition again, which it does by itself.\n\
-         --dry-run shows each step. Copy the directories first if you can.\n\
-         Go on? [y/N] "
-    );
-    if asked.and_then(|()| err.flush()).is_err() {
+}
+
+/// Says what will be done and what will be lost, as a dry run has found it, and asks. False, too, if nothing can be done.
+fn is_confirmed(targets: &[Target]) -> bool {
+    let width = terminal::error_width();
+    let plans: Vec<_> = targets
+        .iter()
+        .flat_map(|target| target.report.clone().below(target.substrate.root()).repairs)
+        .collect();
+    let (planned, refused): (Vec<_>, Vec<_>) =
+        plans.into_iter().partition(|plan| plan.outcome == Outcome::WouldRepair);
+    tell("\n");
+    tell(&render_repairs(&refused, width));
+    if planned.is_empty() {
+        tell("Nothing of what was found can be repaired.\n");
         return false;
     }
-    // An interrupt is told there.
-    drop(err);
+    tell(&render_losses(&planned, width));
+    let noun = if planned.len() == 1 { "directory" } else { "directories" };
+    let asked = tell(&format!(
+        "\nThe repair claims the next epoch of {} {noun}. A broker that leads there now is fenced out:\n\
+         it acknowledges nothing more there until it has opened the partition again, which it does by itself.\n\
+         --dry-run shows each step. Copy the directories first if you can.\n\
+         Go on? [y/N] ",
+        planned.len()
+    ));
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    asked && io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}
+
+/// Says something on standard error; false if it cannot be.
+fn tell(text: &str) -> bool {
+    let mut err = io::stderr().lock();
+    err.write_all(text.as_bytes()).and_then(|()| err.flush()).is_ok()
 }
 
 /// The data directory that `dir` is in as a volume, since what surrounds a directory says what is expected of it and who

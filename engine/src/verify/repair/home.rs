@@ -15,7 +15,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kaas_substrate::{Substrate, read_small, write_small};
+use kaas_substrate::{Substrate, printable, read_small, write_small};
 use serde_json::{Map, Value, json};
 
 use super::lead::still_leads;
@@ -76,7 +76,7 @@ impl Plan {
     }
 
     fn leave(&mut self, finding: &Finding, why: &str) {
-        let file = finding.file.file_name().unwrap_or_default().to_string_lossy();
+        let file = file_name(&finding.file);
         self.left.push(format!("{file}: {}: {why}", finding.kind.code()));
     }
 }
@@ -156,7 +156,7 @@ impl HomeRepair<'_> {
                 }
                 Kind::ClusterMetaDamaged => plan.leave(finding, &self.about_meta()),
                 Kind::UnknownFile if is_file(self.context, &finding.file) => {
-                    let moved = Quarantined::whole(file_name(&finding.file), true);
+                    let moved = Quarantined::whole(finding.file.file_name().unwrap_or_default(), true);
                     plan.steps.push(moved.step());
                     plan.quarantine.push(moved);
                 }
@@ -222,7 +222,7 @@ impl HomeRepair<'_> {
     /// not be behind anything that carries a time.
     fn producer_ids(&self, finding: &Finding, plan: &mut Plan) -> Result<(), String> {
         let Home::Cluster { traces: Some(traces) } = self.home else {
-            let root = self.context.substrate.root().display();
+            let root = printable(self.context.substrate.root());
             let back = format!(
                 "which ids were handed out is known only with all logs: repair the whole data directory, kaas-engine verify \
                  --repair {root}"
@@ -257,7 +257,7 @@ impl HomeRepair<'_> {
 
     fn put_aside(&self, finding: &Finding, plan: &mut Plan) {
         // What takes its place has a higher version, or its name.
-        let copied = Quarantined::whole(file_name(&finding.file), false);
+        let copied = Quarantined::whole(finding.file.file_name().unwrap_or_default(), false);
         plan.steps.push(copied.step());
         plan.quarantine.push(copied);
     }
@@ -318,7 +318,7 @@ fn remove(volume: &dyn Substrate, path: &Path) -> kaas_substrate::Result<()> {
 }
 
 fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    printable(Path::new(path.file_name().unwrap_or_default())).into_owned()
 }
 
 fn is_of(finding: &Finding, kind: FileKind) -> bool {

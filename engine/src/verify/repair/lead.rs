@@ -89,7 +89,7 @@ impl<'a> Led<'a> {
 
     /// The fence as it was found.
     fn fence() -> Quarantined {
-        Quarantined::whole(FENCE_NAME.to_owned(), false)
+        Quarantined::whole(FENCE_NAME, false)
     }
 
     /// What is done to lead at `epoch`, for people.

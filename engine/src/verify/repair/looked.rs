@@ -1,6 +1,7 @@
 //! What a partition's directory says that a repair goes by, beside the batches themselves.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use kaas_substrate::{EntryKind, OpenMode};
@@ -136,12 +137,12 @@ impl Looked<'_> {
         }
         let entries = substrate.list(self.dir)?;
         let is_file =
-            |name: &str| entries.iter().any(|entry| entry.kind == EntryKind::File && entry.name == name);
+            |name: &OsStr| entries.iter().any(|entry| entry.kind == EntryKind::File && entry.name == name);
         for finding in self.findings.iter().filter(|finding| finding.file.parent() == Some(self.dir)) {
-            let name = finding.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = finding.file.file_name().unwrap_or_default();
             if is_file(name) && is_put_aside(finding.kind) {
                 // Everything else is removed by whoever leads, or written anew.
-                found.push(Quarantined::whole(name.to_owned(), finding.kind == Kind::UnknownFile));
+                found.push(Quarantined::whole(name, finding.kind == Kind::UnknownFile));
             }
         }
         // Segments that a damaged manifest may have counted, and that their names do not; and where records are lost, all that do
@@ -153,7 +154,7 @@ impl Looked<'_> {
         found.sort();
         found.dedup();
         // Nothing is kept of nothing.
-        let length = |name: &str| {
+        let length = |name: &OsStr| {
             substrate.open(&self.dir.join(name), OpenMode::ReadUncached).and_then(|file| file.length())
         };
         found.retain(|moved| {

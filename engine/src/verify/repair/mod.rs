@@ -87,6 +87,7 @@ pub enum Outcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Repaired {
     /// The directory, relative to the volume's root.
+    #[serde(serialize_with = "crate::printable::serialize_path")]
     pub directory: PathBuf,
     pub outcome: Outcome,
     /// Why it was refused.

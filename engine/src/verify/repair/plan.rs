@@ -18,6 +18,7 @@ use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{CHECKPOINT, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
 use crate::types::Epoch;
+use crate::verify::counted;
 
 /// A segment whose index files are built anew.
 #[derive(Debug, Clone, Copy)]
@@ -169,9 +170,9 @@ impl Plan {
         }
         let Manifest { log_start_offset, next_offset, segments, .. } = &self.manifest;
         steps.push(format!(
-            "write {}: {} segments, offsets {log_start_offset} to {next_offset}",
+            "write {}: {}, offsets {log_start_offset} to {next_offset}",
             MANIFEST.file_name(FileVersion { epoch: self.epoch, number: 1 }),
-            segments.len()
+            counted(segments.len() as u64, "segment", "segments")
         ));
         steps
     }

@@ -4,11 +4,12 @@
 //! Nobody looks into a directory of that name, so nothing in it can be taken for anything. It goes with the topic when that
 //! is deleted. Nothing in it is ever written again or removed by kaas.
 
+use std::ffi::OsString;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
 
-use kaas_substrate::{Entry, EntryKind, File, OpenMode, Result, Substrate};
+use kaas_substrate::{Entry, EntryKind, File, OpenMode, Result, Substrate, printable};
 
 /// Name of the directory.
 pub(in crate::verify) const QUARANTINE_DIR: &str = "quarantine";
@@ -25,8 +26,8 @@ const COPIES_MAX: u32 = 1000;
 /// A file that goes to the quarantine, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Quarantined {
-    /// Name in the partition directory.
-    pub(super) name: String,
+    /// Name in the directory.
+    pub(super) name: OsString,
     /// The bytes of it, if it is not the whole file.
     pub(super) part: Option<(u64, u64)>,
     /// The file is removed once the new manifest holds: no leader would remove it.
@@ -34,17 +35,18 @@ pub(super) struct Quarantined {
 }
 
 impl Quarantined {
-    pub(super) fn whole(name: String, remove: bool) -> Self {
-        Self { name, part: None, remove }
+    pub(super) fn whole(name: impl Into<OsString>, remove: bool) -> Self {
+        Self { name: name.into(), part: None, remove }
     }
 
-    pub(super) fn part(name: String, from: u64, to: u64) -> Self {
-        Self { name, part: Some((from, to)), remove: false }
+    pub(super) fn part(name: impl Into<OsString>, from: u64, to: u64) -> Self {
+        Self { name: name.into(), part: Some((from, to)), remove: false }
     }
 
     /// What is done, for people.
     pub(super) fn step(&self) -> String {
         let Self { name, part, remove } = self;
+        let name = printable(Path::new(name));
         let verb = if *remove { "move" } else { "copy" };
         match part {
             Some((from, to)) => format!("copy bytes {from} to {to} of {name} to {QUARANTINE_DIR}/"),
@@ -79,20 +81,21 @@ pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) ->
     let length = source.length()?;
     let (from, to) = what.part.unwrap_or((0, length));
     let source = Piece { file: source, from, to: to.min(length) };
-    let name = match what.part {
-        Some((from, to)) => format!("{}.{from}-{to}", what.name),
-        None => what.name.clone(),
-    };
+    let mut name = what.name.clone();
+    if let Some((from, to)) = what.part {
+        name.push(format!(".{from}-{to}"));
+    }
     for number in 1..=COPIES_MAX {
-        let numbered = if number == 1 { name.clone() } else { format!("{name}.{number}") };
+        let mut numbered = name.clone();
+        if number > 1 {
+            numbered.push(format!(".{number}"));
+        }
         let target = quarantine.join(&numbered);
         match substrate.open(&target, OpenMode::ReadUncached) {
             Err(error) if error.is_not_found() => {
-                return source.copy_to(
-                    substrate,
-                    &quarantine.join(format!("{PARTIAL_PREFIX}{numbered}")),
-                    &target,
-                );
+                let mut partial = OsString::from(PARTIAL_PREFIX);
+                partial.push(numbered);
+                return source.copy_to(substrate, &quarantine.join(partial), &target);
             }
             Err(error) => return Err(error),
             Ok(found) => {

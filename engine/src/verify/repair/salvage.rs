@@ -75,6 +75,21 @@ pub struct Lost {
     pub reason: String,
 }
 
+impl Lost {
+    /// How many.
+    pub fn offsets(&self) -> u64 {
+        u64::try_from(self.to.saturating_sub(self.from)).unwrap_or(0)
+    }
+
+    /// "offset 7", "offsets 7 to 9".
+    pub fn range(&self) -> String {
+        match self.offsets() {
+            1 => format!("offset {}", self.from),
+            _ => format!("offsets {} to {}", self.from, self.to.saturating_sub(1)),
+        }
+    }
+}
+
 /// A log as far as it can be read.
 #[derive(Debug)]
 pub(super) struct Salvage {

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kaas_substrate::Substrate;
+use kaas_substrate::{Substrate, printable};
 
 use super::lead::{Led, still_leads};
 use super::quarantine::{self, Quarantined};
@@ -110,13 +110,18 @@ impl SlotRepair<'_> {
             self.journal(epoch, &mut plan)?;
         }
         for finding in findings.iter().filter(|finding| finding.is_bad()) {
-            let name = finding.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let name = finding.file.file_name().unwrap_or_default();
             match finding.kind {
                 Kind::UnknownFile if is_file(self.led.context, &finding.file) => {
                     plan.quarantine.push(Quarantined::whole(name, true));
                 }
                 Kind::UnknownFile | Kind::NotShown => {
-                    plan.left.push(format!("{name}: {}: {}", finding.kind.code(), finding.action));
+                    plan.left.push(format!(
+                        "{}: {}: {}",
+                        printable(Path::new(name)),
+                        finding.kind.code(),
+                        finding.action
+                    ));
                 }
                 Kind::ClaimDamaged | Kind::ClaimDisagrees => {
                     plan.quarantine.push(Quarantined::whole(name, false));

@@ -194,6 +194,6 @@ fn entry_is(kind: EntryKind) -> EntryIs {
     match kind {
         EntryKind::File => EntryIs::File,
         EntryKind::Dir => EntryIs::Dir,
-        EntryKind::Other => EntryIs::Other,
+        _ => EntryIs::Other,
     }
 }
