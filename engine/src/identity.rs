@@ -3,6 +3,7 @@
 //! A topic that is deleted and created again under its name gets a new id, and a directory of the former
 //! incarnation is refused. `partition.json` is written once, before the directory has its final name.
 
+use std::fmt;
 use std::io::IoSlice;
 use std::path::Path;
 
@@ -23,23 +24,50 @@ pub const PARTITION_FILE: &str = "partition.json";
 
 const PARTITION_FILE_BYTES_MAX: usize = 64 << 10;
 
-/// Which partition of which incarnation of a topic.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Which partition of which incarnation of a topic. In JSON the id is 32 hex digits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Identity {
     /// The topic's name.
     pub topic: String,
     /// The partition's number, from 0.
     pub partition: u32,
     /// The topic's id: 16 random bytes chosen when the topic was created.
+    #[serde(with = "hex_digits")]
     pub topic_id: [u8; 16],
+}
+
+impl Identity {
+    /// What is to be said of a file that says it is `found`'s, where it should be this partition's; `None` if it is.
+    pub(crate) fn differs_from(&self, found: &Self) -> Option<String> {
+        (self != found).then(|| format!("it belongs to {found}, not to {self}"))
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{} (topic id {})", self.topic, self.partition, hex(&self.topic_id))
+    }
+}
+
+mod hex_digits {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(id: &[u8; 16], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&super::hex(id))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<[u8; 16], D::Error> {
+        let text = String::deserialize(deserializer)?;
+        super::unhex(&text).ok_or_else(|| D::Error::custom("topic_id is not 32 hex digits"))
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 struct PartitionFile {
     format: u32,
-    topic: String,
-    partition: u32,
-    topic_id: String,
+    #[serde(flatten)]
+    identity: Identity,
 }
 
 /// Fills the existing directory `dir` with what a partition is born with: its fence, with every epoch up to and
@@ -63,12 +91,7 @@ pub fn write_partition(
 
 /// The bytes of `partition.json`, which will be at `path`.
 pub(crate) fn encode(path: &Path, identity: &Identity) -> Result<Vec<u8>, EngineError> {
-    let body = PartitionFile {
-        format: PARTITION_FORMAT,
-        topic: identity.topic.clone(),
-        partition: identity.partition,
-        topic_id: hex(&identity.topic_id),
-    };
+    let body = PartitionFile { format: PARTITION_FORMAT, identity: identity.clone() };
     let mut bytes = serde_json::to_vec(&body)
         .map_err(|error| EngineError::Damaged { path: path.to_owned(), reason: error.to_string() })?;
     bytes.pop();
@@ -80,11 +103,7 @@ pub fn read_partition(substrate: &dyn Substrate, dir: &Path) -> Result<Identity,
     let path = dir.join(PARTITION_FILE);
     let bytes = kaas_substrate::read_small(substrate, &path, PARTITION_FILE_BYTES_MAX)?;
     let body: PartitionFile = versioned::decode(&path, PARTITION_FORMAT, &bytes)?;
-    let topic_id = unhex(&body.topic_id).ok_or_else(|| {
-        let reason = "topic_id is not 32 hex digits".into();
-        EngineError::Damaged { path, reason }
-    })?;
-    Ok(Identity { topic: body.topic, partition: body.partition, topic_id })
+    Ok(body.identity)
 }
 
 /// 32 hex digits of a topic id.

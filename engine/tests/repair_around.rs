@@ -109,7 +109,11 @@ fn a_topic_id_that_nobody_knows_for_certain_is_left() {
     let other = String::from_utf8(kept).unwrap().replace("0606", "0506");
     let body = &other[..other.find(",\"crc32c\"").unwrap()];
     data.write("topics/orders/2/partition.json", &format!("{body}}}"));
-    assert_left(&data, &lossy(), "do not agree");
+    let left = data.repair(&lossy());
+    assert!(left.len() == 2 && left.iter().all(|left| left.outcome == Outcome::Refused), "{left:#?}");
+    assert!(left[0].left[0].contains("do not agree"), "{left:#?}");
+    // Its manifest is of the topic that the other partitions say.
+    assert!(left[1].reason.as_ref().unwrap().contains("may be partition.json"), "{left:#?}");
     for partition in 0..3 {
         data.write(&format!("topics/orders/{partition}/partition.json"), "?");
     }

@@ -12,12 +12,13 @@ use kaas_substrate::{OpenMode, Substrate};
 use super::staging::Staged;
 use crate::batch::BatchHeader;
 use crate::error::EngineError;
+use crate::identity::Identity;
 use crate::log::indexes::{IndexImages, LogIndexes};
 use crate::log::names::{SegmentFile, SegmentName};
 use crate::log::segment::{OpenSegment, Segment};
 use crate::manifest::versioned::{self, FileKind, FileVersion};
 use crate::manifest::{
-    CHECKPOINT, Checkpoint, IndexLengths, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef,
+    CHECKPOINT, Checkpoint, IndexLengths, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, owned,
 };
 use crate::planted::{Bug, planted};
 use crate::producer_state::ProducerStates;
@@ -29,6 +30,8 @@ use crate::types::{Epoch, Offset, Timestamp};
 pub(crate) struct Writer {
     pub(crate) substrate: Arc<dyn Substrate>,
     pub(crate) dir: PathBuf,
+    /// Whose files these are.
+    pub(crate) identity: Identity,
     pub(crate) epoch: Epoch,
     /// The segment that is appended to; made by the first append after an open or a roll.
     pub(crate) active: Option<Active>,
@@ -239,7 +242,7 @@ impl Writer {
         self.boundary = if self.producers.is_empty() {
             Boundary::Written(None)
         } else {
-            Boundary::Pending { offset: self.end, bytes: self.producers.to_snapshot() }
+            Boundary::Pending { offset: self.end, bytes: self.producers.to_snapshot(&self.identity) }
         };
     }
 
@@ -325,7 +328,7 @@ impl Writer {
             first_dirty_offset: self.manifest.first_dirty_offset,
         };
         let version = self.numbers.manifest.next(self.epoch);
-        versioned::write(&*self.substrate, &self.dir, MANIFEST, version, &manifest)?;
+        owned::write(&*self.substrate, &self.dir, MANIFEST, version, &self.identity, &manifest)?;
         self.numbers.manifest.wrote(version);
         self.manifest = manifest;
         self.garbage.append(&mut self.unsettled);
@@ -340,7 +343,7 @@ impl Writer {
         let producer_state = if self.producers.is_empty() {
             None
         } else {
-            let bytes = self.producers.to_snapshot();
+            let bytes = self.producers.to_snapshot(&self.identity);
             Some(self.write_producer_state(self.end, &bytes)?)
         };
         let checkpoint = Checkpoint {
@@ -354,7 +357,7 @@ impl Writer {
             producer_state,
         };
         let version = self.numbers.checkpoint.next(self.epoch);
-        versioned::write(&*self.substrate, &self.dir, CHECKPOINT, version, &checkpoint)?;
+        owned::write(&*self.substrate, &self.dir, CHECKPOINT, version, &self.identity, &checkpoint)?;
         self.numbers.checkpoint.wrote(version);
         self.checkpoint_state = producer_state;
         self.unchecked_bytes = 0;

@@ -12,6 +12,7 @@ use crate::batch::{
     BatchOptions, Compression, EndMarker, Marker, Producer, SimpleRecord, StampedHeader, control_batch,
     data_batch, read_marker,
 };
+use crate::identity::Identity;
 use crate::index::SegmentIndexes;
 use crate::leadership::{Claimant, birth, claim};
 use crate::types::{Epoch, Offset, ProducerId, Timestamp};
@@ -217,7 +218,8 @@ fn a_partition_directory() {
     put(&format!("{STEM}.index"), segment.indexes.offsets().as_bytes());
     put(&format!("{STEM}.timeindex"), segment.indexes.times().as_bytes());
     put(&format!("{STEM}.txnindex"), segment.aborted.as_bytes());
-    put("producer-state.00000002.1.snapshot", &segment.producers.to_snapshot());
+    let identity = Identity { topic: "t".to_owned(), partition: 0, topic_id: [7; 16] };
+    put("producer-state.00000002.1.snapshot", &segment.producers.to_snapshot(&identity));
     put("manifest.00000002.1.json", b"{\"format\":1}");
     put("journal.00000002.1.jsonl", b"{\"a\":1}\n{\"a\":2}\n");
 

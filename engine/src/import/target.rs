@@ -23,7 +23,7 @@ use crate::log::indexes::IndexImages;
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::{self, FileVersion};
 use crate::manifest::{
-    IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry,
+    IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry, owned,
 };
 use crate::types::{Epoch, Offset};
 
@@ -255,6 +255,7 @@ fn claim(substrate: &Arc<dyn Substrate>, dir: &Path, claimant: &Claimant) -> Res
 pub(super) struct PartitionSink<'a> {
     volume: &'a dyn Substrate,
     dir: PathBuf,
+    identity: Identity,
     /// Of the manifest and the segments' names: the highest of Kafka's, at least 1. Nobody can claim it.
     epoch: Epoch,
     progress: &'a Progress,
@@ -282,6 +283,7 @@ impl<'a> PartitionSink<'a> {
         Ok(Self {
             volume,
             dir,
+            identity: identity.clone(),
             epoch,
             progress,
             file: None,
@@ -312,7 +314,7 @@ impl<'a> PartitionSink<'a> {
             None
         } else {
             let path = self.dir.join(PRODUCER_STATE.file_name(version));
-            write_new(self.volume, &path, &read.producers.to_snapshot())?;
+            write_new(self.volume, &path, &read.producers.to_snapshot(&self.identity))?;
             Some(ProducerStateRef { epoch: self.epoch.get(), number: version.number, offset: read.end.0 })
         };
         let manifest = Manifest {
@@ -326,7 +328,7 @@ impl<'a> PartitionSink<'a> {
             ..Manifest::default()
         };
         let path = self.dir.join(MANIFEST.file_name(version));
-        Ok(write_new(self.volume, &path, &versioned::encode(&path, MANIFEST.format(), &manifest)?)?)
+        Ok(write_new(self.volume, &path, &owned::encode(&path, MANIFEST, &self.identity, &manifest)?)?)
     }
 }
 

@@ -33,10 +33,9 @@ use crate::commit::writer::{Boundary, Numbers, Writer};
 use crate::compaction::CleanerState;
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::identity::{Identity, hex, read_partition};
+use crate::identity::{Identity, read_partition};
 use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing};
-use crate::manifest::versioned;
-use crate::manifest::{MANIFEST, Manifest, ProducerStateRef};
+use crate::manifest::{MANIFEST, Manifest, ProducerStateRef, owned};
 use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::sync::{AtomicU64, Mutex, RwLock};
@@ -95,7 +94,7 @@ pub(crate) fn open(shared: &Arc<Shared>, request: OpenPartition) -> Result<Arc<P
     let substrate = &shared.substrate;
     check_identity(shared, &dir, &identity)?;
     let leadership = leadership::claim(substrate, &dir, epoch, &claimant)?.timed(&shared.time);
-    let inherited = match inherit(shared, &dir, epoch, &config) {
+    let inherited = match inherit(shared, &dir, &identity, epoch, &config) {
         Ok(inherited) => inherited,
         Err(error) => {
             // A later leader may have moved things about meanwhile; then nothing is wrong with them.
@@ -136,11 +135,17 @@ struct Inherited {
 }
 
 /// Reads what the directory holds, and makes durable what of it counts.
-fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Result<Inherited, EngineError> {
+fn inherit(
+    shared: &Shared,
+    dir: &Path,
+    identity: &Identity,
+    epoch: Epoch,
+    config: &LogConfig,
+) -> Result<Inherited, EngineError> {
     let substrate = &*shared.substrate;
     // The manifest first: its leader may not know yet that it is deposed, and go on creating files. Those that this
     // manifest names are in any later listing, since nothing is unlinked but by who leads.
-    let manifest = read_manifest(substrate, dir)?;
+    let manifest = read_manifest(substrate, dir, identity)?;
     match manifest.as_ref().and_then(|manifest| Epoch::new(manifest.epoch)) {
         Some(by) if by > epoch => return Err(EngineError::Deposed { by }),
         Some(served) if served == epoch && !planted(Bug::ReuseEpoch) => {
@@ -152,7 +157,7 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
     }
     let listing = Listing::read(substrate, dir)?;
     // Where it has to write what it found again, a full volume must not keep it from that.
-    let recover = || recover(shared, dir, &listing, manifest.as_ref(), config);
+    let recover = || recover(shared, dir, identity, &listing, manifest.as_ref(), config);
     let recovered = shared.reserve.with(recover)?;
     if !planted(Bug::InheritedNotDurable) {
         make_durable(shared, dir, &recovered)?;
@@ -160,11 +165,15 @@ fn inherit(shared: &Shared, dir: &Path, epoch: Epoch, config: &LogConfig) -> Res
     Ok(Inherited { manifest, listing, recovered })
 }
 
-/// The highest manifest. Under another's name it would take the place of what was acknowledged after it.
-fn read_manifest(substrate: &dyn Substrate, dir: &Path) -> Result<Option<Manifest>, EngineError> {
-    let Some((version, manifest)) = versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)? else {
-        return Ok(None);
-    };
+/// The highest manifest. Under another's name, or in another's directory, it would take the place of what was
+/// acknowledged after it.
+fn read_manifest(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    identity: &Identity,
+) -> Result<Option<Manifest>, EngineError> {
+    let read = owned::read_highest::<Manifest>(substrate, dir, MANIFEST, identity)?;
+    let Some((version, manifest)) = read else { return Ok(None) };
     if manifest.epoch != version.epoch.get() {
         let reason = format!("it says epoch {}, its name {}", manifest.epoch, version.epoch);
         return Err(EngineError::Damaged { path: dir.join(MANIFEST.file_name(version)), reason });
@@ -177,10 +186,11 @@ fn check_identity(shared: &Shared, dir: &Path, expected: &Identity) -> Result<()
     if found == *expected {
         return Ok(());
     }
-    let describe = |identity: &Identity| {
-        format!("{}-{} (topic id {})", identity.topic, identity.partition, hex(&identity.topic_id))
-    };
-    Err(EngineError::Foreign { path: dir.to_owned(), expected: describe(expected), found: describe(&found) })
+    Err(EngineError::Foreign {
+        path: dir.to_owned(),
+        expected: expected.to_string(),
+        found: found.to_string(),
+    })
 }
 
 /// What was read may be another's (or a killed process's) unsynced bytes: nothing of it may be served, or built
@@ -212,6 +222,7 @@ fn assemble(
     let mut writer = Box::new(Writer {
         substrate: Arc::clone(&shared.substrate),
         dir: dir.clone(),
+        identity: identity.clone(),
         epoch,
         active: None,
         unsealed: Vec::new(),

@@ -16,8 +16,11 @@ use super::segment::{Segment, SegmentState, read_index_files, replace_index_file
 use crate::batch::{BatchHeader, EndMarker, read_marker};
 use crate::engine::Shared;
 use crate::error::EngineError;
-use crate::manifest::versioned::{self, FileVersion, VersionedError};
-use crate::manifest::{CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::identity::Identity;
+use crate::manifest::versioned::{FileVersion, VersionedError};
+use crate::manifest::{
+    CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry, owned,
+};
 use crate::planted::{Bug, planted};
 use crate::producer_state::ProducerStates;
 use crate::settings::LogConfig;
@@ -52,6 +55,7 @@ struct Cursor {
 pub(crate) fn recover(
     shared: &Shared,
     dir: &Path,
+    identity: &Identity,
     listing: &Listing,
     manifest: Option<&Manifest>,
     config: &LogConfig,
@@ -64,10 +68,10 @@ pub(crate) fn recover(
     }
     let unpinned = unpinned(dir, listing, known)?;
 
-    let producers = read_producers(shared, dir, known.producer_state)?;
+    let producers = read_producers(shared, dir, identity, known.producer_state)?;
     let mut cursor = Cursor { expected: Offset(known.next_offset), producers };
     let mut scanned = Vec::new();
-    let mut checkpoint = read_checkpoint(shared, dir, known, unpinned.first())?;
+    let mut checkpoint = read_checkpoint(shared, dir, identity, known, unpinned.first())?;
     for (index, name) in unpinned.iter().enumerate() {
         let resume = checkpoint.take().and_then(|checkpoint| resume(shared, dir, *name, checkpoint, config));
         let segment = scan_segment(shared, dir, *name, resume, known.epoch, config, &mut cursor)?;
@@ -170,12 +174,13 @@ fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Se
 fn read_checkpoint(
     shared: &Shared,
     dir: &Path,
+    identity: &Identity,
     manifest: &Manifest,
     first: Option<&SegmentName>,
 ) -> Result<Option<(Checkpoint, ProducerStates)>, EngineError> {
     let Some(first) = first else { return Ok(None) };
     // An optimisation: without it the scan begins further back.
-    let read = match versioned::read_highest::<Checkpoint>(&*shared.substrate, dir, CHECKPOINT) {
+    let read = match owned::read_highest::<Checkpoint>(&*shared.substrate, dir, CHECKPOINT, identity) {
         Err(error @ VersionedError::Damaged { .. }) => {
             tracing::warn!(dir = %dir.display(), %error, "scanning without the recovery checkpoint");
             return Ok(None);
@@ -186,7 +191,7 @@ fn read_checkpoint(
         checkpoint.epoch == manifest.epoch && checkpoint.base_offset == first.base_offset.0
     });
     let Some(checkpoint) = checkpoint else { return Ok(None) };
-    match read_producers(shared, dir, checkpoint.producer_state) {
+    match read_producers(shared, dir, identity, checkpoint.producer_state) {
         Err(EngineError::Damaged { path, reason }) => {
             tracing::warn!(path = %path.display(), reason, "scanning without the recovery checkpoint");
             Ok(None)
@@ -198,6 +203,7 @@ fn read_checkpoint(
 fn read_producers(
     shared: &Shared,
     dir: &Path,
+    identity: &Identity,
     reference: Option<ProducerStateRef>,
 ) -> Result<ProducerStates, EngineError> {
     let Some(reference) = reference else { return Ok(ProducerStates::new()) };
@@ -207,8 +213,11 @@ fn read_producers(
     })?;
     let path = dir.join(PRODUCER_STATE.file_name(FileVersion { epoch, number: reference.number }));
     let bytes = read_small(&*shared.substrate, &path, SNAPSHOT_BYTES_MAX)?;
-    let producers =
+    let (found, producers) =
         ProducerStates::from_snapshot(&bytes).map_err(|error| damaged(path.clone(), error.to_string()))?;
+    if let Some(reason) = identity.differs_from(&found) {
+        return Err(damaged(path, reason));
+    }
     if producers.end_offset().0 != reference.offset {
         let reason = format!("it ends at offset {}, not at {}", producers.end_offset(), reference.offset);
         return Err(damaged(path, reason));

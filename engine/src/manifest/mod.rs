@@ -1,5 +1,6 @@
 //! Files that say what a directory holds.
 
+pub(crate) mod owned;
 mod partition;
 pub(crate) mod seal;
 pub mod versioned;

@@ -1,7 +1,7 @@
 //! The producer snapshot: JSON lines that a person can read, with a checksum at the end.
 //!
 //! ```text
-//! {"format":"kaas producer state","version":1,"end_offset":1200,"producers":1}
+//! {"format":"kaas producer state","version":1,"identity":{"topic":"orders","partition":0,"topic_id":"..."},"end_offset":1200,"producers":1}
 //! {"producer_id":7,"epoch":0,"coordinator_epoch":-1,"last_timestamp":1700000000000,"batches":[...]}
 //! {"crc32c":"9b1c03aa"}
 //! ```
@@ -16,6 +16,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use super::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
+use crate::identity::Identity;
 use crate::types::{Offset, ProducerId, Timestamp};
 
 /// The version that is written, and the highest that is read.
@@ -45,6 +46,7 @@ pub enum SnapshotError {
 struct HeadLine {
     format: String,
     version: u32,
+    identity: Identity,
     end_offset: i64,
     producers: usize,
 }
@@ -96,10 +98,10 @@ impl From<&BatchLine> for BatchMetadata {
 }
 
 impl ProducerStates {
-    /// The state as a snapshot's bytes, good for a log that has everything up to [`ProducerStates::end_offset`].
+    /// The state as a snapshot's bytes, of the partition `identity`, good for a log that has everything up to [`ProducerStates::end_offset`].
     ///
     /// What is only staged is part of it: the caller writes it once the high watermark has reached that offset.
-    pub fn to_snapshot(&self) -> Vec<u8> {
+    pub fn to_snapshot(&self, identity: &Identity) -> Vec<u8> {
         let mut sorted: Vec<_> = self.producers.iter().collect();
         sorted.sort_unstable_by_key(|(id, _)| id.0);
         let mut text = String::new();
@@ -108,6 +110,7 @@ impl ProducerStates {
             &HeadLine {
                 format: FORMAT.to_owned(),
                 version: SNAPSHOT_VERSION,
+                identity: identity.clone(),
                 end_offset: self.end_offset.0,
                 producers: sorted.len(),
             },
@@ -130,12 +133,13 @@ impl ProducerStates {
         text.into_bytes()
     }
 
-    /// Reads a snapshot. Transactions that had ended by then are taken to be below the high watermark.
+    /// Reads a snapshot: whose it is, and what it says. Transactions that had ended by then are taken to be below the
+    /// high watermark.
     ///
     /// # Errors
     ///
     /// Any damage, or a newer format; nothing is taken from such a snapshot.
-    pub fn from_snapshot(bytes: &[u8]) -> Result<Self, SnapshotError> {
+    pub fn from_snapshot(bytes: &[u8]) -> Result<(Identity, Self), SnapshotError> {
         let (body, tail) = split_tail(bytes).ok_or(SnapshotError::NoChecksum)?;
         let tail: TailLine = serde_json::from_slice(tail).map_err(|_| SnapshotError::NoChecksum)?;
         let computed = checksum(body);
@@ -162,7 +166,7 @@ impl ProducerStates {
         if states.producers.len() != head.producers {
             return Err(SnapshotError::Count { found: states.producers.len(), declared: head.producers });
         }
-        Ok(states)
+        Ok((head.identity, states))
     }
 }
 

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch::{Attributes, Compression};
+use crate::identity::Identity;
 use crate::types::Epoch;
 
 const PLAIN: Checks = Checks { require_open_transaction: false, verification: None };
@@ -224,8 +225,8 @@ fn damaged_snapshots_are_refused() {
     let mut states = ProducerStates::new();
     appended(put(&mut states, header(1, 0, 0, 1, true)));
     appended(put(&mut states, header(2, 7, 9, 3, false)));
-    let bytes = states.to_snapshot();
-    assert_eq!(ProducerStates::from_snapshot(&bytes).unwrap(), states);
+    let bytes = states.to_snapshot(&identity());
+    assert_eq!(ProducerStates::from_snapshot(&bytes).unwrap(), (identity(), states));
     for length in 0..bytes.len() {
         assert!(ProducerStates::from_snapshot(&bytes[..length]).is_err(), "cut at {length}");
     }
@@ -245,14 +246,14 @@ fn sealed(lines: &str) -> Vec<u8> {
 fn snapshots_with_a_right_checksum_are_still_read_with_care() {
     let head = |version: u32, producers: u32| {
         format!(
-            "{{\"format\":\"kaas producer state\",\"version\":{version},\"end_offset\":3,\"later\":0,\
+            "{{\"format\":\"kaas producer state\",\"version\":{version},\"identity\":{IDENTITY},\"end_offset\":3,\"later\":0,\
              \"producers\":{producers}}}\n"
         )
     };
     let producer = "{\"producer_id\":1,\"epoch\":0,\"coordinator_epoch\":-1,\"last_timestamp\":1,\
                     \"transaction_first_offset\":2,\"unknown\":[],\"batches\":[]}\n";
     let read = |lines: String| ProducerStates::from_snapshot(&sealed(&lines));
-    let states = read(head(1, 1) + producer).unwrap();
+    let (_, states) = read(head(1, 1) + producer).unwrap();
     assert_eq!(states.first_unstable_offset(), Some(Offset(2)));
     assert_eq!(states.end_offset(), Offset(3));
     let newer = read(head(2, 0)).unwrap_err();
@@ -268,6 +269,12 @@ fn snapshots_with_a_right_checksum_are_still_read_with_care() {
     let negative =
         producer.replace("\"batches\":[]", &format!("\"batches\":[{}]", BATCH.replace(":0,", ":9,")));
     assert!(matches!(read(head(1, 1) + &negative).unwrap_err(), SnapshotError::Producer { .. }));
+}
+
+const IDENTITY: &str = "{\"topic\":\"t\",\"partition\":3,\"topic_id\":\"07070707070707070707070707070707\"}";
+
+fn identity() -> Identity {
+    Identity { topic: "t".into(), partition: 3, topic_id: [7; 16] }
 }
 
 const BATCH: &str = "{\"last_sequence\":3,\"last_offset\":3,\"offset_delta\":0,\"timestamp\":1}";
@@ -446,8 +453,8 @@ proptest! {
                     }
                 }
                 Step::Snapshot => {
-                    let read = ProducerStates::from_snapshot(&states.to_snapshot()).unwrap();
-                    prop_assert_eq!(read.to_snapshot(), states.to_snapshot());
+                    let (_, read) = ProducerStates::from_snapshot(&states.to_snapshot(&identity())).unwrap();
+                    prop_assert_eq!(read.to_snapshot(&identity()), states.to_snapshot(&identity()));
                     let mut committed = states.clone();
                     committed.on_high_watermark(states.end_offset());
                     prop_assert_eq!(&read, &committed);
@@ -465,7 +472,7 @@ proptest! {
         let mut replayed = ProducerStates::new();
         for (index, (batch, marker)) in model.history.iter().enumerate() {
             if index == half {
-                replayed = ProducerStates::from_snapshot(&replayed.to_snapshot()).unwrap();
+                (_, replayed) = ProducerStates::from_snapshot(&replayed.to_snapshot(&identity())).unwrap();
                 for (batch, marker) in &model.history[..half] {
                     prop_assert_eq!(replayed.replay(batch, *marker), None);
                 }

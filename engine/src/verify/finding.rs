@@ -217,6 +217,9 @@ kinds! {
     ForeignDirectory Error
         "The directory belongs to another partition, or to a former topic of that name; it is not served."
         "Find out how it came here; move it to where it belongs.";
+    ForeignFile Error
+        "The file belongs to another partition or slot. It is never believed, and may have taken the place of the one that counts."
+        "Find out how it came here; restore the file that was here, or repair: it goes to quarantine/, and what is left of this one's own decides.";
 
     // Topics and what is around them.
     TopicIdMissing Error

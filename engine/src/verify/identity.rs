@@ -25,6 +25,14 @@ pub struct Expected {
     pub partition: Option<u32>,
 }
 
+impl Expected {
+    /// The identity, if all of it is known.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let (topic, topic_id) = (self.topic.clone()?, self.topic_id?);
+        Some(Identity { topic, partition: self.partition?, topic_id })
+    }
+}
+
 /// `topic-id.json`.
 #[derive(Debug, Deserialize)]
 struct TopicIdFile {

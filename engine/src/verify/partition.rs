@@ -29,7 +29,7 @@ const SHOWN_MAX: usize = 20;
 
 /// Looks at a partition; again if a leader's work may be what was found.
 pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) -> Examined {
-    let mut view = View::read(context.substrate, dir);
+    let mut view = View::read(context.substrate, dir, expected);
     for look in 1.. {
         let found = match view {
             Ok(found) => found,
@@ -44,7 +44,7 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) ->
             return Examined { findings, counts };
         }
         thread::sleep(context.options.second_look_after);
-        view = View::read(context.substrate, dir);
+        view = View::read(context.substrate, dir, expected);
         let changed = view.as_ref().map_or(true, |again| *again != found);
         if !changed || look >= LOOKS_MAX {
             let mut examined = Examined { findings, counts };
@@ -60,8 +60,8 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) ->
 }
 
 /// About how many bytes of a partition will be read, for the progress.
-pub(super) fn bytes(context: &Context<'_>, dir: &Path) -> u64 {
-    let Ok(view) = View::read(context.substrate, dir) else { return 0 };
+pub(super) fn bytes(context: &Context<'_>, dir: &Path, expected: &Expected) -> u64 {
+    let Ok(view) = View::read(context.substrate, dir, expected) else { return 0 };
     let pinned = view.manifest().map(|manifest| manifest.segments.as_slice()).unwrap_or_default();
     let pinned_names: BTreeSet<_> = pinned.iter().filter_map(SegmentEntry::name).collect();
     let length = |name: &SegmentName| {
@@ -110,6 +110,7 @@ impl<'a> PartitionCheck<'a> {
 
     fn run(&mut self, expected: &Expected) {
         identity::check(self.context, self.dir, expected, &mut self.findings);
+        self.findings.extend(self.view.foreign.iter().cloned());
         let names = &self.view.names;
         let claims =
             leaders::check(self.context, self.dir, &names.claims, names.written(), &mut self.findings);
@@ -183,7 +184,8 @@ impl<'a> PartitionCheck<'a> {
         let mut replay = Replay::new(start, self.context.options.producers_max);
         let references = [manifest.producer_state, checkpoint.and_then(|found| found.producer_state)];
         for reference in references.into_iter().flatten() {
-            replay.expect(self.context.substrate, self.dir, Some(reference), &mut self.findings);
+            let identity = self.view.identity.as_ref();
+            replay.expect(self.context.substrate, self.dir, Some(reference), identity, &mut self.findings);
             self.snapshots_used.extend(
                 Epoch::new(reference.epoch).map(|epoch| FileVersion { epoch, number: reference.number }),
             );

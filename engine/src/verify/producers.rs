@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use kaas_substrate::{Substrate, read_small};
 
 use super::finding::{Finding, Kind};
-use super::view::FILE_BYTES_MAX;
+use super::view::{FILE_BYTES_MAX, foreign};
 use crate::batch::{BatchHeader, EndMarker};
+use crate::identity::Identity;
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{PRODUCER_STATE, ProducerStateRef};
 use crate::producer_state::{
@@ -87,6 +88,7 @@ impl Replay {
         substrate: &dyn Substrate,
         dir: &Path,
         reference: Option<ProducerStateRef>,
+        identity: Option<&Identity>,
         findings: &mut Vec<Finding>,
     ) {
         let Some(reference) = reference else { return };
@@ -101,7 +103,7 @@ impl Replay {
         if self.snapshots.iter().any(|snapshot| snapshot.path == path) {
             return;
         }
-        match read_states(substrate, &path, reference.offset) {
+        match read_states(substrate, &path, reference.offset, identity) {
             Ok(states) => {
                 let offset = Offset(reference.offset);
                 self.snapshots.push(Snapshot { path, offset, states, compared: false });
@@ -186,11 +188,12 @@ impl Replay {
     }
 }
 
-/// The producers of a snapshot file that is referred to as of `offset`.
+/// The producers of a snapshot file that is referred to as of `offset`; `identity` says whose it must be, if that is known.
 pub(super) fn read_states(
     substrate: &dyn Substrate,
     path: &Path,
     offset: i64,
+    identity: Option<&Identity>,
 ) -> Result<ProducerStates, Box<Finding>> {
     let finding = |kind, problem: String| Box::new(Finding::new(kind, path, problem));
     let bytes = read_small(substrate, path, FILE_BYTES_MAX).map_err(|error| {
@@ -199,13 +202,16 @@ pub(super) fn read_states(
         }
         finding(Kind::Unreadable, error.to_string())
     })?;
-    let states = ProducerStates::from_snapshot(&bytes).map_err(|error| {
+    let (found, states) = ProducerStates::from_snapshot(&bytes).map_err(|error| {
         let kind = match error {
             SnapshotError::NewerFormat { .. } => Kind::NewerFormat,
             _ => Kind::SnapshotDamaged,
         };
         finding(kind, error.to_string())
     })?;
+    if let Some(finding) = foreign(identity, &found, path) {
+        return Err(Box::new(finding));
+    }
     if states.end_offset().0 != offset {
         let problem = format!("it ends at offset {}, but is referred to as of {offset}", states.end_offset());
         return Err(finding(Kind::SnapshotDamaged, problem));

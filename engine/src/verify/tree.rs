@@ -90,7 +90,7 @@ pub fn verify(
     progress.directories_total.store(jobs.len() as u64, Ordering::Relaxed);
     if options.measure {
         let sizes = parallel(options.threads, &jobs, |job| match job {
-            Place::Partition(dir, _) => partition::bytes(&context, dir),
+            Place::Partition(dir, expected) => partition::bytes(&context, dir, expected),
             _ => 0,
         });
         progress.bytes_total.store(sizes.iter().sum(), Ordering::Relaxed);

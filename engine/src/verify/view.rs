@@ -1,5 +1,8 @@
 //! What a partition directory holds, by its names, and what its manifest and checkpoint say: one look.
 //!
+//! A manifest or checkpoint that says that it is another partition's is told of, and not believed: the next one of this
+//! partition counts.
+//!
 //! A look is not atomic. What a live leader changes meanwhile shows in the names, so a look that is the same before
 //! and after a check makes the check's findings certain.
 
@@ -8,15 +11,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use kaas_substrate::{EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
+use serde::de::DeserializeOwned;
 
 use super::finding::{Finding, Kind};
+use super::identity::Expected;
 use super::repair::quarantine::QUARANTINE_DIR;
-use crate::identity::PARTITION_FILE;
+use crate::identity::{Identity, PARTITION_FILE, read_partition};
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::log::{SegmentFile, SegmentName};
-use crate::manifest::seal;
 use crate::manifest::versioned::{FileKind, FileVersion, VersionedError, decode};
-use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE};
+use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE, owned, seal};
 use crate::types::Epoch;
 
 /// Largest manifest, checkpoint or producer snapshot that is read.
@@ -97,17 +101,30 @@ pub(super) enum Read<T> {
 /// One look at a partition directory.
 #[derive(Debug, PartialEq)]
 pub(super) struct View {
+    /// Without manifests and checkpoints that are another partition's.
     pub(super) names: Names,
+    /// Whose directory it is, by what is around it or else by `partition.json`; `None` if neither says it.
+    pub(super) identity: Option<Identity>,
     pub(super) manifest: Read<Manifest>,
     pub(super) checkpoint: Read<Checkpoint>,
+    /// Manifests and checkpoints above this partition's own that are another's.
+    pub(super) foreign: Vec<Finding>,
 }
 
 impl View {
-    pub(super) fn read(substrate: &dyn Substrate, dir: &Path) -> Result<Self, kaas_substrate::Error> {
-        let names = Names::read(substrate, dir)?;
-        let manifest = read(substrate, dir, MANIFEST, names.manifests.last(), Kind::ManifestDamaged);
-        let checkpoint = read(substrate, dir, CHECKPOINT, names.checkpoints.last(), Kind::CheckpointDamaged);
-        Ok(Self { names, manifest, checkpoint })
+    pub(super) fn read(
+        substrate: &dyn Substrate,
+        dir: &Path,
+        expected: &Expected,
+    ) -> Result<Self, kaas_substrate::Error> {
+        let mut names = Names::read(substrate, dir)?;
+        let identity = expected.identity().or_else(|| read_partition(substrate, dir).ok());
+        let mut foreign = Vec::new();
+        let look = Look { substrate, dir, identity: identity.as_ref() };
+        let manifest = look.newest(MANIFEST, &mut names.manifests, Kind::ManifestDamaged, &mut foreign);
+        let checkpoint =
+            look.newest(CHECKPOINT, &mut names.checkpoints, Kind::CheckpointDamaged, &mut foreign);
+        Ok(Self { names, identity, manifest, checkpoint, foreign })
     }
 
     /// The manifest, if there is one and it can be read.
@@ -117,52 +134,86 @@ impl View {
             _ => None,
         }
     }
-}
 
-fn read<T: serde::de::DeserializeOwned>(
-    substrate: &dyn Substrate,
-    dir: &Path,
-    kind: FileKind,
-    version: Option<&FileVersion>,
-    damage: Kind,
-) -> Read<T> {
-    let Some(version) = version else { return Read::Nothing };
-    let path = dir.join(kind.file_name(*version));
-    match read_small(substrate, &path, FILE_BYTES_MAX) {
-        Err(error) => {
-            let kind = if error.is_not_found() { damage } else { Kind::Unreadable };
-            Read::Bad(Box::new(Finding::new(kind, &path, error.to_string())))
-        }
-        Ok(bytes) => match decode_as(&path, &bytes, damage) {
-            Ok(content) => {
-                let unsealed = unsealed(&path, &bytes).map(Box::new);
-                Read::Found { version: *version, content, unsealed }
-            }
-            Err(finding) => Read::Bad(Box::new(finding)),
-        },
+    /// The versions of manifests of another partition that are in the place of this one's newest.
+    pub(super) fn foreign_manifests(&self) -> impl Iterator<Item = FileVersion> {
+        self.foreign.iter().filter_map(|finding| MANIFEST.parse(finding.file.file_name()?))
     }
 }
 
-/// A JSON file of format 1, or what is wrong with it.
-pub(super) fn decode_as<T: serde::de::DeserializeOwned>(
-    path: &Path,
-    bytes: &[u8],
-    damage: Kind,
-) -> Result<T, Finding> {
-    decode(path, 1, bytes).map_err(|error| {
-        let kind = match error {
-            VersionedError::NewerFormat { .. } => Kind::NewerFormat,
-            _ => damage,
-        };
-        let problem = match &error {
-            VersionedError::Damaged { reason, .. } => format!("it cannot be read: {reason}"),
-            VersionedError::NewerFormat { found, supported, .. } => {
-                format!("it has format {found}; this version of kaas reads up to {supported}")
+/// Where versioned files are read.
+struct Look<'a> {
+    substrate: &'a dyn Substrate,
+    dir: &'a Path,
+    identity: Option<&'a Identity>,
+}
+
+impl Look<'_> {
+    /// The highest version that is this partition's; those above are taken out of `versions`.
+    fn newest<T: DeserializeOwned>(
+        &self,
+        kind: FileKind,
+        versions: &mut BTreeSet<FileVersion>,
+        damage: Kind,
+        foreign: &mut Vec<Finding>,
+    ) -> Read<T> {
+        while let Some(version) = versions.last().copied() {
+            match self.read(kind, version, damage) {
+                Err(finding) if finding.kind == Kind::ForeignFile => {
+                    foreign.push(*finding);
+                    versions.pop_last();
+                }
+                Err(finding) => return Read::Bad(finding),
+                Ok(found) => return found,
             }
-            other => other.to_string(),
-        };
-        Finding::new(kind, path, problem)
-    })
+        }
+        Read::Nothing
+    }
+
+    fn read<T: DeserializeOwned>(
+        &self,
+        kind: FileKind,
+        version: FileVersion,
+        damage: Kind,
+    ) -> Result<Read<T>, Box<Finding>> {
+        let path = self.dir.join(kind.file_name(version));
+        let bytes = read_small(self.substrate, &path, FILE_BYTES_MAX).map_err(|error| {
+            let kind = if error.is_not_found() { damage } else { Kind::Unreadable };
+            Box::new(Finding::new(kind, &path, error.to_string()))
+        })?;
+        let (found, content) = owned::decode(&path, kind, &bytes)
+            .map_err(|error| Box::new(undecodable(&path, &error, damage)))?;
+        if let Some(finding) = foreign(self.identity, &found, &path) {
+            return Err(Box::new(finding));
+        }
+        Ok(Read::Found { version, content, unsealed: unsealed(&path, &bytes).map(Box::new) })
+    }
+}
+
+/// That the file at `path` says that it is another partition's, if that can be told.
+pub(super) fn foreign(identity: Option<&Identity>, found: &Identity, path: &Path) -> Option<Finding> {
+    let problem = identity?.differs_from(found)?;
+    Some(Finding::new(Kind::ForeignFile, path, problem))
+}
+
+/// A JSON file of format 1, or what is wrong with it.
+pub(super) fn decode_as<T: DeserializeOwned>(path: &Path, bytes: &[u8], damage: Kind) -> Result<T, Finding> {
+    decode(path, 1, bytes).map_err(|error| undecodable(path, &error, damage))
+}
+
+fn undecodable(path: &Path, error: &VersionedError, damage: Kind) -> Finding {
+    let kind = match error {
+        VersionedError::NewerFormat { .. } => Kind::NewerFormat,
+        _ => damage,
+    };
+    let problem = match error {
+        VersionedError::Damaged { reason, .. } => format!("it cannot be read: {reason}"),
+        VersionedError::NewerFormat { found, supported, .. } => {
+            format!("it has format {found}; this version of kaas reads up to {supported}")
+        }
+        other => other.to_string(),
+    };
+    Finding::new(kind, path, problem)
 }
 
 /// That a JSON file has no checksum.

@@ -32,8 +32,8 @@ use crate::log::recovery::marker;
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::log::segment::replace_index_files;
 use crate::log::{SegmentFile, SegmentName};
-use crate::manifest::versioned::{self, FileVersion};
-use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE};
+use crate::manifest::versioned;
+use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE, owned};
 use crate::settings::LogConfig;
 use crate::types::Offset;
 
@@ -73,17 +73,17 @@ pub(super) fn act(
             entry.indexes = Some(lengths);
         }
     }
-    let version = FileVersion { epoch: plan.epoch, number: 1 };
+    let version = plan.version;
     if let Some(bytes) = &plan.producers {
         versioned::write_bytes(volume, dir, PRODUCER_STATE, version, bytes)?;
     }
-    if let Some(identity) = &plan.identity {
+    if plan.identity_is_wrong {
         // The one name that a later leader's repair has, too.
         still_leads(leadership)?;
         let path = dir.join(PARTITION_FILE);
-        write_small(volume, &path, &identity::encode(&path, identity)?)?;
+        write_small(volume, &path, &identity::encode(&path, &plan.identity)?)?;
     }
-    versioned::write(volume, dir, MANIFEST, version, &plan.manifest)?;
+    owned::write(volume, dir, MANIFEST, version, &plan.identity, &plan.manifest)?;
     still_leads(leadership)?;
     for path in plan.unneeded(dir, view) {
         match volume.remove_file(&path) {

@@ -36,9 +36,26 @@ impl Looked<'_> {
         self.findings.iter().any(|finding| finding.file == path && finding.kind != Kind::OrphanIndex)
     }
 
-    /// The manifest, if there is one that does not contradict itself.
+    /// The manifest, if there is one that does not contradict itself, and that is the newest one for all that can be seen.
     pub(super) fn manifest(&self) -> Option<&Manifest> {
+        self.possible_manifest().filter(|_| !self.may_be_outdated())
+    }
+
+    /// The same, if it is known to be the newest or not.
+    fn possible_manifest(&self) -> Option<&Manifest> {
         self.view.manifest().filter(|_| !self.has(Kind::ManifestImpossible))
+    }
+
+    /// Whether a manifest of another partition is in the place of this one's newest.
+    fn has_foreign_manifest(&self) -> bool {
+        self.view.foreign_manifests().next().is_some()
+    }
+
+    /// Whether a later manifest may have stood where that of another partition is now. What a later one no longer needed, its
+    /// leader has removed, and what it counted behind a clean close did not count before.
+    fn may_be_outdated(&self) -> bool {
+        let signs = [Kind::MissingSegment, Kind::ShortSegment, Kind::SegmentBehindRelease];
+        self.has_foreign_manifest() && signs.into_iter().any(|kind| self.has(kind))
     }
 
     /// The checkpoint, if it is of the manifest's leader.
@@ -49,7 +66,7 @@ impl Looked<'_> {
 
     /// An offset that was given out for certain: nothing else may ever stand below it.
     pub(super) fn floor(&self) -> Offset {
-        let of_manifest = self.manifest().map_or(0, |manifest| {
+        let of_manifest = self.possible_manifest().map_or(0, |manifest| {
             manifest.next_offset.max(manifest.high_watermark).max(manifest.log_start_offset)
         });
         let of_checkpoint = self.checkpoint().filter(|_| !self.has(Kind::CheckpointWrong));
@@ -70,7 +87,8 @@ impl Looked<'_> {
             let epoch = Epoch::new(reference.epoch)?;
             let path =
                 self.dir.join(PRODUCER_STATE.file_name(FileVersion { epoch, number: reference.number }));
-            let states = read_states(self.context.substrate, &path, reference.offset).ok()?;
+            let identity = self.view.identity.as_ref();
+            let states = read_states(self.context.substrate, &path, reference.offset, identity).ok()?;
             (!self.is_about(&path)).then_some(KnownProducers { offset: Offset(reference.offset), states })
         };
         [of_manifest, of_checkpoint].into_iter().flatten().filter_map(known).collect()
@@ -142,7 +160,8 @@ impl Looked<'_> {
             let name = finding.file.file_name().unwrap_or_default();
             if is_file(name) && is_put_aside(finding.kind) {
                 // Everything else is removed by whoever leads, or written anew.
-                found.push(Quarantined::whole(name, finding.kind == Kind::UnknownFile));
+                let is_strange = matches!(finding.kind, Kind::UnknownFile | Kind::ForeignFile);
+                found.push(Quarantined::whole(name, is_strange));
             }
         }
         // Segments that a damaged manifest may have counted, and that their names do not; and where records are lost, all that do
@@ -168,9 +187,19 @@ impl Looked<'_> {
         let mut unknown = Vec::new();
         let uncertain = self.manifest().is_none() && !self.view.names.logs.is_empty();
         if uncertain {
+            let why = if self.possible_manifest().is_none() {
+                "the manifest is gone"
+            } else {
+                "one of another partition has taken the place of a later manifest"
+            };
+            unknown.push(format!(
+                "which bytes counted: {why}, so the segments' names decided; records that were deleted, or never \
+                 acknowledged, may be back"
+            ));
+        } else if self.has_foreign_manifest() && self.manifest().is_some() {
             unknown.push(
-                "which bytes counted: the manifest is gone, so the segments' names decided; records that were deleted, \
-                 or never acknowledged, may be back"
+                "whether another partition's manifest has taken the place of a later one: nothing that is here says so, and \
+                 the newest one that is left decided which bytes count"
                     .to_owned(),
             );
         }
@@ -178,7 +207,11 @@ impl Looked<'_> {
             unknown.push("where the later leader's log began, other than by its segments' names".to_owned());
         }
         let rebuilt = [Kind::SnapshotMissing, Kind::SnapshotDamaged, Kind::SnapshotDiffers];
-        let rebuilt = rebuilt.into_iter().any(|kind| self.has(kind));
+        let is_foreign = |finding: &Finding| {
+            let name = finding.file.file_name().filter(|_| finding.kind == Kind::ForeignFile);
+            name.is_some_and(|name| PRODUCER_STATE.parse(name).is_some())
+        };
+        let rebuilt = rebuilt.into_iter().any(|kind| self.has(kind)) || self.findings.iter().any(is_foreign);
         let doubtful = uncertain || !plan.salvage.lost.is_empty();
         if rebuilt || (doubtful && plan.producers.is_some()) {
             let start = plan.manifest.log_start_offset;
@@ -198,6 +231,7 @@ fn is_put_aside(kind: Kind) -> bool {
     matches!(
         kind,
         Kind::UnknownFile
+            | Kind::ForeignFile
             | Kind::ManifestDamaged
             | Kind::ManifestImpossible
             | Kind::CheckpointDamaged

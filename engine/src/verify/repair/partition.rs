@@ -87,7 +87,7 @@ impl PartitionRepair<'_> {
     }
 
     fn look(&self) -> Result<View, String> {
-        View::read(self.context.substrate, self.dir).map_err(|error| error.to_string())
+        View::read(self.context.substrate, self.dir, self.expected).map_err(|error| error.to_string())
     }
 
     /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.
@@ -104,6 +104,7 @@ impl PartitionRepair<'_> {
 
     fn plan(&self, view: &View, findings: &[Finding], epoch: Epoch) -> Result<Plan, String> {
         let looked = Looked { context: self.context, dir: self.dir, view, findings };
-        plan::plan(&looked, self.expected, epoch).map_err(|error| error.to_string())
+        let identity = view.identity.clone().ok_or("nothing says which partition it is")?;
+        plan::plan(&looked, identity, epoch).map_err(|error| error.to_string())
     }
 }

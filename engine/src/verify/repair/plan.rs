@@ -32,7 +32,8 @@ pub(super) struct Reindexed {
 /// What a repair does to one partition.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) epoch: Epoch,
+    /// Of the manifest and the producer snapshot.
+    pub(super) version: FileVersion,
     pub(super) quarantine: Vec<Quarantined>,
     pub(super) rewritten: Vec<Rewritten>,
     pub(super) filler: Option<Filler>,
@@ -40,7 +41,10 @@ pub(super) struct Plan {
     pub(super) manifest: Manifest,
     /// The bytes of the producer snapshot that the manifest refers to; `None`: there are no producers.
     pub(super) producers: Option<Vec<u8>>,
-    pub(super) identity: Option<Identity>,
+    /// Whose the files are that are written.
+    pub(super) identity: Identity,
+    /// `partition.json` is written anew.
+    pub(super) identity_is_wrong: bool,
     pub(super) salvage: Salvage,
     /// What cannot be known any more.
     pub(super) unknown: Vec<String>,
@@ -50,17 +54,22 @@ pub(super) struct Plan {
 pub(super) fn refusal(findings: &[Finding], expected: &Expected) -> Option<String> {
     let blocks = |finding: &&Finding| match finding.kind {
         Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory => true,
-        Kind::IdentityMissing | Kind::IdentityDamaged => identity_of(expected).is_none(),
+        Kind::IdentityMissing | Kind::IdentityDamaged => expected.identity().is_none(),
+        // It may be `partition.json` that does not belong here.
+        Kind::ForeignFile => expected.identity().is_none(),
         _ => false,
     };
     let finding = findings.iter().find(blocks)?;
+    if finding.kind == Kind::ForeignFile {
+        let name = finding.file.file_name().unwrap_or_default().to_string_lossy();
+        return Some(format!(
+            "{}: {name}: {}; but no topic around the directory says whose it is, so it may be {PARTITION_FILE} that is in the \
+             wrong place. Name a directory within a whole data directory",
+            finding.kind.code(),
+            finding.problem
+        ));
+    }
     Some(format!("{}: {}. {}", finding.kind.code(), finding.problem, finding.action))
-}
-
-/// The identity that the directories around say a partition has.
-fn identity_of(expected: &Expected) -> Option<Identity> {
-    let (topic, topic_id) = (expected.topic.clone()?, expected.topic_id?);
-    Some(Identity { topic, partition: expected.partition?, topic_id })
 }
 
 /// Whether a repair can do anything about a finding.
@@ -74,7 +83,7 @@ pub(super) fn is_repairable(kind: Kind) -> bool {
 /// Reads the partition and works out how to repair it at `epoch`. Blocks.
 pub(super) fn plan(
     looked: &Looked<'_>,
-    expected: &Expected,
+    identity: Identity,
     epoch: Epoch,
 ) -> Result<Plan, kaas_substrate::Error> {
     let Looked { context, dir, view, .. } = *looked;
@@ -92,17 +101,21 @@ pub(super) fn plan(
     });
     let reindexed = reindexed.collect();
     let Layout { entries, rewritten, filler, .. } = layout;
-    let (producers, producer_state) = producers(context.options, &salvage, epoch);
+    // A name that another partition's file has is not used again: a host may go on finding that one under it.
+    let taken = view.foreign_manifests().filter(|version| version.epoch == epoch);
+    let version = FileVersion { epoch, number: 1 + taken.map(|version| version.number).max().unwrap_or(0) };
+    let (producers, producer_state) = producers(context.options, &salvage, &identity, version);
     let identity_is_wrong = looked.has(Kind::IdentityMissing) || looked.has(Kind::IdentityDamaged);
     let mut plan = Plan {
-        epoch,
+        version,
         quarantine: looked.quarantined(&salvage)?,
         rewritten,
         filler,
         reindexed,
         manifest: looked.new_manifest(epoch, entries, salvage.next_offset, producer_state),
         producers,
-        identity: identity_of(expected).filter(|_| identity_is_wrong),
+        identity,
+        identity_is_wrong,
         salvage,
         unknown: Vec::new(),
     };
@@ -114,7 +127,8 @@ pub(super) fn plan(
 fn producers(
     options: &Options,
     salvage: &Salvage,
-    epoch: Epoch,
+    identity: &Identity,
+    version: FileVersion,
 ) -> (Option<Vec<u8>>, Option<ProducerStateRef>) {
     let mut states = salvage.producers.clone();
     states.expire(options.now, options.producer_id_expiration_ms);
@@ -122,8 +136,8 @@ fn producers(
     if states.is_empty() {
         return (None, None);
     }
-    let offset = states.end_offset().0;
-    (Some(states.to_snapshot()), Some(ProducerStateRef { epoch: epoch.get(), number: 1, offset }))
+    let (epoch, number, offset) = (version.epoch.get(), version.number, states.end_offset().0);
+    (Some(states.to_snapshot(identity)), Some(ProducerStateRef { epoch, number, offset }))
 }
 
 impl Plan {
@@ -159,19 +173,16 @@ impl Plan {
                 steps.push(format!("build the indexes of {name} from its log"));
             }
         }
-        if let Some(producer_state) = self.manifest.producer_state
-            && let Some(epoch) = Epoch::new(producer_state.epoch)
-        {
-            let version = FileVersion { epoch, number: producer_state.number };
-            steps.push(format!("write {}", PRODUCER_STATE.file_name(version)));
+        if self.manifest.producer_state.is_some() {
+            steps.push(format!("write {}", PRODUCER_STATE.file_name(self.version)));
         }
-        if self.identity.is_some() {
+        if self.identity_is_wrong {
             steps.push(format!("write {PARTITION_FILE} as the directories around say"));
         }
         let Manifest { log_start_offset, next_offset, segments, .. } = &self.manifest;
         steps.push(format!(
             "write {}: {}, offsets {log_start_offset} to {next_offset}",
-            MANIFEST.file_name(FileVersion { epoch: self.epoch, number: 1 }),
+            MANIFEST.file_name(self.version),
             counted(segments.len() as u64, "segment", "segments")
         ));
         steps
