@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::client::Actor;
-use crate::protocol::Event;
+use crate::protocol::{Event, Failure};
 
 /// Most promises that a report lists.
 const REPORTED_MAX: usize = 20;
@@ -87,6 +87,18 @@ impl History {
     }
 }
 
+/// Whether `failure`, of opening a partition that may have lost something, says that it has: any other failure says nothing of it.
+///
+/// # Errors
+///
+/// What it says instead.
+pub fn tells_loss(failure: &Failure, partition: &str) -> Result<(), String> {
+    match &failure.damaged {
+        Some(path) if path.starts_with(partition) => Ok(()),
+        _ => Err(format!("not because of what {partition} lost: {}", failure.text)),
+    }
+}
+
 impl Checked {
     /// Fails with a report if a promise is broken, and if there was nothing to promise.
     pub fn assert_kept(&self) {
@@ -106,10 +118,34 @@ impl std::fmt::Display for Checked {
 
 #[cfg(test)]
 mod tests {
+    use kaas_engine::EngineError;
+
     use super::*;
 
     fn log(records: &[(i64, &str)]) -> Vec<(i64, String)> {
         records.iter().map(|(offset, tag)| (*offset, (*tag).to_owned())).collect()
+    }
+
+    #[test]
+    fn only_damage_of_the_partition_tells_a_loss() {
+        let damaged = |path: &str| {
+            Failure::from(EngineError::Damaged { path: path.into(), reason: "it has 7 bytes".into() })
+        };
+        assert_eq!(tells_loss(&damaged("orders/00000001-00000000000000000000.log"), "orders"), Ok(()));
+        let missing = kaas_substrate::Error::new(
+            kaas_substrate::Operation::Open,
+            std::path::Path::new("orders/fence"),
+            std::io::ErrorKind::NotFound.into(),
+        );
+        for other in [
+            damaged("orders-of-others/manifest.00000001.1.json"),
+            Failure::from(EngineError::Closed),
+            Failure::from(EngineError::Poisoned { reason: "orders is damaged".into() }),
+            Failure::from(missing),
+            Failure::of("orders/manifest is damaged"),
+        ] {
+            assert!(tells_loss(&other, "orders").unwrap_err().contains(&other.text), "{other:?}");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@
 pub mod actor;
 mod client;
 pub mod conformance;
-mod history;
+pub mod history;
 pub mod protocol;
 mod remote;
 pub mod scenarios;

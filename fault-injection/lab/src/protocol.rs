@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kaas_engine::EngineError;
 use kaas_substrate::{Error, ErrorClass, Operation};
 use serde::{Deserialize, Serialize};
 
@@ -211,6 +212,8 @@ pub struct Failure {
     pub text: String,
     /// For a failed call to the substrate.
     pub storage: Option<Box<StorageFailure>>,
+    /// The file of which the engine said that it is damaged.
+    pub damaged: Option<PathBuf>,
 }
 
 /// A `kaas_substrate::Error`.
@@ -225,7 +228,18 @@ pub struct StorageFailure {
 
 impl Failure {
     pub fn of(error: impl std::fmt::Display) -> Self {
-        Self { text: error.to_string(), storage: None }
+        Self { text: error.to_string(), storage: None, damaged: None }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let text = error.to_string();
+        let damaged = match error {
+            EngineError::Damaged { path, .. } => Some(path),
+            _ => None,
+        };
+        Self { text, storage: None, damaged }
     }
 }
 
@@ -238,7 +252,7 @@ impl From<Error> for Failure {
             errno: error.source.raw_os_error(),
             words: error.source.to_string(),
         };
-        Self { text: error.to_string(), storage: Some(Box::new(storage)) }
+        Self { text: error.to_string(), storage: Some(Box::new(storage)), damaged: None }
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use kaas_fault_injection::lab::{self, Machine};
 use kaas_lab::Remote;
 use kaas_lab::conformance::{broken_rules, broken_rules_of};
+use kaas_lab::history::tells_loss;
 use kaas_lab::protocol::{Call, Value};
 use kaas_lab::scenarios;
 use kaas_lab::scenarios::{PARTITION, Scene};
@@ -132,8 +133,11 @@ fn a_server_that_lies_is_found_out() {
             );
             eprintln!("lying server: {checked}; {} promises broken", checked.broken.len());
         }
-        // The engine itself may see that something is missing.
-        Err(failure) => eprintln!("lying server: not opened: {}", failure.text),
+        // The engine itself may see that something is missing; that it does not open for another reason shows nothing.
+        Err(failure) => {
+            tells_loss(&failure, PARTITION).unwrap_or_else(|other| panic!("{other}"));
+            eprintln!("lying server: not opened: {}", failure.text);
+        }
     }
     drop(reader);
     site.restore(1);

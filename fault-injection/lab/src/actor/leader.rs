@@ -69,7 +69,7 @@ impl Leader {
                 },
                 config: LogConfig { segment_bytes: SEGMENT_BYTES, ..LogConfig::default() },
             })
-            .map_err(Failure::of)?;
+            .map_err(Failure::from)?;
         *self.led.lock() = Some((engine, partition));
         self.status()
     }
