@@ -21,6 +21,7 @@ pub mod conformance;
 mod error;
 mod local;
 pub mod memory;
+mod mountstats;
 mod nfs;
 mod paths;
 mod posix;

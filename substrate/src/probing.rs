@@ -14,6 +14,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 
+pub use crate::mountstats::{Mounting, delegations_returned, mounting};
 use crate::paths::{AtPath, check, check_named};
 use crate::{Error, Local, Mounted, Operation, Result, Space, Substrate};
 
@@ -286,20 +287,6 @@ pub fn host_facts() -> HostFacts {
     }
 }
 
-/// How many delegations this host's NFS client has given back on the mount at `point` since it was mounted; `None` if
-/// that is no NFS mount.
-pub fn delegations_returned(point: &Path) -> Option<u64> {
-    delegations_in(&std::fs::read_to_string("/proc/self/mountstats").ok()?, point)
-}
-
-fn delegations_in(stats: &str, point: &Path) -> Option<u64> {
-    let on = format!(" mounted on {} with fstype nfs", point.display());
-    let section =
-        stats.split("\ndevice ").find(|section| section.lines().next().is_some_and(|l| l.contains(&on)))?;
-    let line = section.lines().find_map(|line| line.trim().strip_prefix("DELEGRETURN:"))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -373,18 +360,5 @@ mod tests {
         assert_eq!(memory_in(status, "VmRSS:"), Some(1024));
         assert_eq!(memory_in("VmPeak:\t  9 kB\n", "VmHWM:"), None);
         assert!(peak_memory_bytes().is_none_or(|bytes| bytes > 1 << 20));
-    }
-
-    #[test]
-    fn returned_delegations_are_those_of_the_mount() {
-        let stats = "device proc mounted on /proc with fstype proc\n\
-            device server:/a mounted on /mnt/a with fstype nfs4 statvers=1.1\n\tper-op statistics\n\
-            \t      DELEGRETURN: 3 3 0 600 480 0 0 1 0\n\
-            device server:/b mounted on /mnt/a/b with fstype nfs4 statvers=1.1\n\
-            \t      DELEGRETURN: 14 14 0 600 480 0 0 1 0\n";
-        assert_eq!(delegations_in(stats, Path::new("/mnt/a")), Some(3));
-        assert_eq!(delegations_in(stats, Path::new("/mnt/a/b")), Some(14));
-        assert_eq!(delegations_in(stats, Path::new("/proc")), None);
-        assert_eq!(delegations_in("", Path::new("/mnt/a")), None);
     }
 }

@@ -20,6 +20,7 @@ mod protocol;
 mod report;
 mod restart;
 mod text;
+mod witness;
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -75,11 +76,20 @@ pub enum QualifyError {
     /// A process or the volume.
     #[error(transparent)]
     Trouble(#[from] Trouble),
+    /// The peer did not come up.
+    #[error("{trouble}; its command: {command}")]
+    NoPeer { command: String, trouble: Trouble },
     /// The second process does not see the directory of the first.
     #[error(
-        "the second process does not see {name}, which the first one has made: it is not the same volume"
+        "the second process does not see {name}, which the first one has made: it is not the same volume; here: {here}; \
+         there: {there}"
     )]
-    NotTheSameVolume { name: String },
+    NotTheSameVolume { name: String, here: String, there: String },
+    /// The run's directory was removed from under it.
+    #[error(
+        "{name} was removed while this run worked in it: nothing that it found says anything of the volume"
+    )]
+    Removed { name: String },
     /// The other `kaas-engine` is of another version.
     #[error("the peer's kaas-engine is version {theirs} and speaks another protocol than this one, version {}", env!("CARGO_PKG_VERSION"))]
     AnotherVersion { theirs: String },
@@ -122,7 +132,7 @@ pub fn qualify(options: &Options, progress: &Progress) -> Result<Report, Qualify
     let began_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     progress.at("starting both processes");
     let pair = Pair::open(options)?;
-    let facts = pair.facts.clone();
+    let (facts, reads_directly) = (pair.facts.clone(), pair.direct());
     let mut findings = Findings::default();
     let until = began + options.duration;
     findings.checks.push(mount::judge(&facts.volume_a, &facts.volume_b));
@@ -159,7 +169,7 @@ pub fn qualify(options: &Options, progress: &Progress) -> Result<Report, Qualify
         second_host: facts.host_b,
         second_volume: facts.volume_b,
         checks: findings.checks,
-        latencies: findings.latencies.rows(),
+        latencies: findings.latencies.rows(reads_directly),
         throughput: findings.latencies.throughput(),
         leftovers_removed: facts.begun.removed,
         leftovers_left: facts.begun.left,
@@ -175,7 +185,15 @@ struct Findings {
 }
 
 impl Findings {
-    fn pass(&mut self, pair: &Pair, options: &Options, progress: &Progress) -> Result<(), Trouble> {
+    fn pass(&mut self, pair: &Pair, options: &Options, progress: &Progress) -> Result<(), QualifyError> {
+        let tried = self.try_all(pair, options, progress);
+        if matches!(&tried, Ok(()) | Err(Trouble::Refused { .. })) && pair.is_gone()? {
+            return Err(QualifyError::Removed { name: pair.name().to_owned() });
+        }
+        Ok(tried?)
+    }
+
+    fn try_all(&mut self, pair: &Pair, options: &Options, progress: &Progress) -> Result<(), Trouble> {
         let noted = if self.passes == 0 { probes::NOTED } else { &[] };
         let measured = if options.latencies { Latencies::steps().count() } else { 0 };
         let total = probes::REQUIRED.len() + noted.len() + measured;

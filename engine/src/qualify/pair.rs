@@ -5,7 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::peer::{Peer, Trouble};
-use super::protocol::{Ask, Begun, Family, Host, Opening, PROTOCOL, Volume};
+use super::protocol::{Ask, Begun, FailureClass, Family, Host, Opening, PROTOCOL, Volume};
+use super::text::volume_words;
 use super::{Options, QualifyError};
 use crate::scratch;
 
@@ -53,12 +54,12 @@ impl Pair {
         Self::join(a, b, facts, name)
     }
 
-    /// Starts both anew after a restart of the volume; the directory is there, or should be.
-    pub fn reopen(options: &Options, name: &str, facts: &PairFacts) -> Result<Self, QualifyError> {
+    /// Starts both anew after a restart of the volume; and whether both see the directory, which should be there.
+    pub fn reopen(options: &Options, name: &str, facts: &PairFacts) -> Result<(Self, bool), QualifyError> {
         let (a, b, _) = start(options)?;
-        a.flag(Ask::Join { name: name.to_owned() })?;
-        b.flag(Ask::Join { name: name.to_owned() })?;
-        Ok(Self::new(a, b, facts.clone(), name.to_owned()))
+        let seen_by_a = a.flag(Ask::Join { name: name.to_owned() })?;
+        let seen_by_b = b.flag(Ask::Join { name: name.to_owned() })?;
+        Ok((Self::new(a, b, facts.clone(), name.to_owned()), seen_by_a && seen_by_b))
     }
 
     fn new(a: Peer, b: Peer, facts: PairFacts, name: String) -> Self {
@@ -68,9 +69,23 @@ impl Pair {
     fn join(a: Peer, b: Peer, facts: PairFacts, name: String) -> Result<Self, QualifyError> {
         // Tells the same volume from another one, whatever it is mounted as.
         if !b.flag(Ask::Join { name: name.clone() })? {
-            return Err(QualifyError::NotTheSameVolume { name });
+            let [here, there] = [&facts.volume_a, &facts.volume_b].map(volume_words);
+            return Err(QualifyError::NotTheSameVolume { name, here, there });
         }
         Ok(Self::new(a, b, facts, name))
+    }
+
+    /// Whether somebody has removed the run's directory from under it. All that fails from then on says nothing of the volume.
+    pub fn is_gone(&self) -> Result<bool, Trouble> {
+        match self.a.names(Ask::List { path: self.name.clone() }) {
+            Ok(_) => Ok(false),
+            Err(trouble) => match trouble.class() {
+                Some(FailureClass::NotFound | FailureClass::Stale) => Ok(true),
+                // Whatever that is, it is told where it was met first.
+                Some(_) => Ok(false),
+                None => Err(trouble),
+            },
+        }
     }
 
     /// The name of the run's directory.
@@ -153,7 +168,13 @@ fn start(options: &Options) -> Result<(Peer, Peer, PairFacts), QualifyError> {
             (Peer::start("the peer", shell, options.timeout, &options.cancelled)?, dir)
         }
     };
-    let (host_a, host_b) = (greet(&a)?, greet(&b)?);
+    let host_a = greet(&a)?;
+    let host_b = match (greet(&b), &options.peer) {
+        (Err(QualifyError::Trouble(trouble)), Some(command)) => {
+            return Err(QualifyError::NoPeer { command: command.clone(), trouble });
+        }
+        (greeted, _) => greeted?,
+    };
     let volume_a = a.volume(Ask::Attach { dir: options.dir.clone() })?;
     let volume_b = b.volume(Ask::Attach { dir: dir_b.clone() })?;
     let clients = if host_a.boot_id != host_b.boot_id {

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::protocol::{
-    Answer, Ask, Begun, Failure, FailureClass, Glance, Host, MAX_LINE_BYTES, Measure, Outcome, Request,
-    Response, Volume,
+    Answer, Ask, Begun, Failure, FailureClass, Glance, Host, MAX_LINE_BYTES, Measure, Mounting, Outcome,
+    Request, Response, Volume,
 };
 use super::{content::Seen, protocol::Spun};
 
@@ -295,6 +295,8 @@ answers! {
     volume: Answer::Volume(volume) => volume, Volume;
     /// For [`Ask::Begin`].
     begun: Answer::Begun(begun) => begun, Begun;
+    /// For [`Ask::Mounting`].
+    mounting: Answer::Mounting(mounting) => mounting, Mounting;
 }
 
 /// Hands answers to who waits for them; other lines (the greeting of a login, say) are kept for an error message.

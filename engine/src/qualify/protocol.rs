@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::content::Seen;
 
 /// Version of this protocol: both sides must be of one.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Longest line either side accepts, in bytes.
 pub const MAX_LINE_BYTES: u64 = 1 << 20;
@@ -163,6 +163,8 @@ pub enum Ask {
     Delegations,
     /// Microseconds since 1970 by this host's clock -> `Number`
     Clock,
+    /// The mount that the directory is on -> `Mounting`
+    Mounting,
 }
 
 /// As [`kaas_substrate::probing::Access`].
@@ -266,6 +268,15 @@ pub enum Answer {
     Host(Host),
     Volume(Volume),
     Begun(Begun),
+    Mounting(Mounting),
+}
+
+/// As [`kaas_substrate::probing::Mounting`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mounting {
+    pub unique_id: Option<u64>,
+    pub age_s: Option<u64>,
+    pub connections: Option<u64>,
 }
 
 /// A file as a fresh open shows it.
@@ -356,6 +367,7 @@ impl fmt::Display for Ask {
             Self::Measure(measure) => write!(f, "measuring {:?}", measure.what),
             Self::Delegations => f.write_str("reading /proc/self/mountstats"),
             Self::Clock => f.write_str("reading the clock"),
+            Self::Mounting => f.write_str("a look at the mount"),
         }
     }
 }

@@ -81,11 +81,14 @@ pub fn judge(facts: &PairFacts, checks: &[Check]) -> (Verdict, Vec<String>) {
     }
     let verdict = if reasons.is_empty() { Verdict::Fit } else { Verdict::FitForOneBroker };
     let untested =
-        |name: &str| checks.iter().any(|check| check.name == name && check.outcome == Outcome::NotTested);
-    if untested("fsync_durable") {
-        reasons.push(
-            "not tried: whether what was fsynced survives a loss of power (--restart-command)".to_owned(),
-        );
+        checks.iter().find(|check| check.name == "fsync_durable" && check.outcome == Outcome::NotTested);
+    if let Some(check) = untested {
+        const WHAT: &str = "whether what was fsynced survives a loss of power";
+        reasons.push(if check.rounds == 0 {
+            format!("not tried: {WHAT} (--restart-command)")
+        } else {
+            format!("not shown: {WHAT}: --restart-command has restarted nothing")
+        });
     }
     (verdict, reasons)
 }
@@ -186,6 +189,13 @@ mod tests {
         let untested = crate::qualify::probes::not_asked_for();
         let (verdict, reasons) = judge(&facts(Family::Nfs, Clients::TwoHosts), &[untested]);
         assert_eq!(verdict, Verdict::Fit);
-        assert!(reasons[0].contains("--restart-command"), "{reasons:?}");
+        assert!(
+            reasons[0].starts_with("not tried") && reasons[0].contains("--restart-command"),
+            "{reasons:?}"
+        );
+        let mut in_vain = Probe::new("fsync_durable", "x", Basis::P4);
+        in_vain.round();
+        let (_, reasons) = judge(&facts(Family::Nfs, Clients::TwoHosts), &[in_vain.not_tested("nothing")]);
+        assert!(reasons[0].contains("has restarted nothing"), "{reasons:?}");
     }
 }

@@ -8,20 +8,23 @@ use super::check::Check;
 use super::pair::{Pair, random_name};
 use super::probes::plant;
 use super::protocol::Ask;
+use super::witness::Witness;
 use super::{Options, QualifyError};
 
 /// Plants, lets both processes go (nothing of this run holds the mount while `command` runs), and looks with new ones.
 pub fn survives(pair: Pair, options: &Options, command: &str) -> Result<Check, QualifyError> {
     let planted = plant(&pair)?;
+    let witness = Witness::of(&pair)?;
     let (name, facts) = (pair.name().to_owned(), pair.facts.clone());
     pair.leave();
     if let Err(problem) = run(command, options.restart_timeout) {
-        let removed = Pair::reopen(options, &name, &facts).and_then(remove);
+        let removed = Pair::reopen(options, &name, &facts).and_then(|(pair, _)| remove(pair));
         let left = removed.is_err().then_some(name);
         return Err(QualifyError::Restart { problem, left });
     }
-    let pair = Pair::reopen(options, &name, &facts)?;
-    let check = planted.judge(&pair)?;
+    let (pair, is_there) = Pair::reopen(options, &name, &facts)?;
+    let check = if is_there { planted.judge(&pair)? } else { planted.all_gone() };
+    let check = witness.testify(&pair, check)?;
     remove(pair)?;
     Ok(check)
 }

@@ -1,6 +1,7 @@
 //! `kaas-engine qualify`: arguments, progress on a terminal, the report, the exit code; and `kaas-engine qualify-agent`, the
 //! process that touches the mount for it.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use clap::Args;
 use kaas_engine::qualify::{
     Options, Progress, QualifyError, Report, Trouble, Verdict, qualify, render, render_html, serve_agent,
 };
-use kaas_substrate::{Local, Mounted, write_small};
+use kaas_substrate::{EntryKind, Local, Mounted, OpenMode, Substrate, write_small};
 
 use crate::interrupt::{self, Then};
 use crate::shown::Shown;
@@ -90,7 +91,10 @@ pub fn run(args: &QualifyArgs) -> ExitCode {
     let html = match args.html.as_deref().map(HtmlFile::at).transpose() {
         Ok(html) => html,
         Err(problem) => {
-            complain(&problem, None);
+            complain(
+                &problem,
+                Some("--html takes the name of a file, in a directory that this user may write in"),
+            );
             return ExitCode::from(COULD_NOT_RUN);
         }
     };
@@ -117,7 +121,11 @@ pub fn run(args: &QualifyArgs) -> ExitCode {
                     complain(&problem, None);
                     ExitCode::from(COULD_NOT_RUN)
                 }
-                _ => code,
+                Some(Ok(path)) => {
+                    complain(&format!("report with plots: {}", path.display()), None);
+                    code
+                }
+                None => code,
             }
         }
         // It was told when it came.
@@ -160,15 +168,34 @@ struct HtmlFile {
 }
 
 impl HtmlFile {
+    /// Tries now whether it can be written. Nothing is at `path` yet, or what was there before.
     fn at(path: &Path) -> Result<Self, String> {
-        let name = path.file_name().ok_or_else(|| format!("{}: not the name of a file", path.display()))?;
+        let says = |error: &dyn std::fmt::Display| format!("--html {}: {error}", path.display());
+        let name = path.file_name().ok_or_else(|| says(&"not the name of a file"))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let dir = Local::open(parent).map_err(|error| error.to_string())?;
-        Ok(Self { dir, name: PathBuf::from(name) })
+        let dir = Local::open(parent).map_err(|error| says(&error))?;
+        let known = dir.list(Path::new("")).map_err(|error| says(&error))?;
+        if known.iter().any(|entry| entry.name == name && entry.kind == EntryKind::Dir) {
+            return Err(says(&"a directory"));
+        }
+        let html = Self { dir, name: PathBuf::from(name) };
+        let mut tried = OsString::from("~");
+        tried.push(name);
+        tried.push(format!(".{}", std::process::id()));
+        let tried = Path::new(&tried);
+        html.dir
+            .open(tried, OpenMode::CreateNew)
+            .and_then(|_| html.dir.remove_file(tried))
+            .map_err(|error| says(&error))?;
+        Ok(html)
     }
 
-    fn write(&self, html: &str) -> Result<(), String> {
-        write_small(&self.dir, &self.name, html.as_bytes()).map_err(|error| error.to_string())
+    /// Where it is then.
+    fn write(&self, html: &str) -> Result<PathBuf, String> {
+        let path = self.dir.root().join(&self.name);
+        write_small(&self.dir, &self.name, html.as_bytes())
+            .map_err(|error| format!("--html {}: {error}", path.display()))?;
+        Ok(path)
     }
 }
 
@@ -210,15 +237,22 @@ fn hint(error: &QualifyError) -> Option<&'static str> {
              --timeout waits longer"
         }
         QualifyError::Trouble(Trouble::Gone { .. } | Trouble::Garbled { .. }) => {
-            "the peer's command must run kaas-engine with standard input and output connected: try it by hand"
+            "it was killed, or the connection to it broke; look at its host, and try again"
         }
         QualifyError::Trouble(Trouble::Refused { .. }) => {
-            "name an existing directory on the mount that this user may write in"
+            "name an existing directory on the mount that this user may write in; --peer-dir is its name on the peer's host"
         }
         QualifyError::Trouble(Trouble::NotStarted { .. }) => "check the command",
         QualifyError::Trouble(Trouble::Interrupted) => return None,
+        QualifyError::NoPeer { .. } => {
+            "try the command by hand, with ` qualify-agent </dev/null` put behind it: it must end at once, without a word, \
+             with exit code 0"
+        }
         QualifyError::NotTheSameVolume { .. } => {
             "name the same directory on both sides (--peer-dir, --second-mount)"
+        }
+        QualifyError::Removed { .. } => {
+            "run it again, and let nothing remove directories that begin with ~qualify-"
         }
         QualifyError::AnotherVersion { .. } => "install the same version on both hosts",
         QualifyError::Restart { .. } => {

@@ -18,14 +18,14 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kaas_substrate::probing::{ProbeDir, ProbeFile, delegations_returned, host_facts};
+use kaas_substrate::probing::{self, ProbeDir, ProbeFile, delegations_returned, host_facts};
 use kaas_substrate::{Error, ErrorClass, recognise};
 use parking_lot::Mutex;
 
 use self::own::Own;
 use super::protocol::{
-    Answer, Ask, Failure, FailureClass, Family, Host, MAX_LINE_BYTES, Outcome, PROTOCOL, Request, Response,
-    Volume,
+    Answer, Ask, Failure, FailureClass, Family, Host, MAX_LINE_BYTES, Mounting, Outcome, PROTOCOL, Request,
+    Response, Volume,
 };
 
 /// Most requests at one time.
@@ -161,6 +161,7 @@ impl Agent {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 Ok(Answer::Number(u64::try_from(now.as_micros()).ok()))
             }
+            Ask::Mounting => self.mounting().map(Answer::Mounting),
             // Answered where requests are read.
             Ask::Leave | Ask::Stop { .. } => Ok(Answer::Done),
             ask => self.on_files(ask),
@@ -194,6 +195,12 @@ impl Agent {
         let _ = self.mounted_on.set(mount.point);
         self.dir.set(opened).map_err(|_| other("a directory is attached already"))?;
         Ok(volume)
+    }
+
+    fn mounting(&self) -> Result<Mounting, Failure> {
+        let point = self.mounted_on.get().ok_or_else(|| other("no directory was attached"))?;
+        let probing::Mounting { unique_id, age_s, connections } = probing::mounting(point);
+        Ok(Mounting { unique_id, age_s, connections })
     }
 
     /// `path` if it lies below the run's own directory.

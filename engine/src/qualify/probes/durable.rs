@@ -79,6 +79,17 @@ impl Planted {
         self.files.push(Durable { what, path, version, length });
     }
 
+    /// The finding if not even the directory of the files is there.
+    pub fn all_gone(&self) -> Check {
+        let mut probe = started();
+        probe.rounds(self.files.len() as u64);
+        probe.violations(
+            self.files.len() as u64,
+            "loses fsync: the directory of the files is gone with its name",
+        );
+        probe.end("")
+    }
+
     /// Looks for all of it, from the process that did not write it first, whose caches know nothing of it.
     pub fn judge(&self, pair: &Pair) -> Result<Check, Trouble> {
         probe(started(), |probe| {
@@ -105,7 +116,7 @@ impl Planted {
                     Err(trouble) => return Err(trouble),
                 }
             }
-            Ok(format!("{} files, all there after the restart", self.files.len()))
+            Ok(format!("{} files, all there after the command", self.files.len()))
         })
     }
 }
