@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
-use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, read_small};
+use kaas_substrate::{Entry, EntryKind, Substrate, read_small};
 use serde_json::Value;
 
 use super::Context;
 use super::finding::{Finding, Kind};
 use super::identity::FILE_BYTES_MAX;
 use super::repair::quarantine::QUARANTINE_DIR;
-use super::tree::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SHOWN_MAX, SLOTS_DIR, TOPICS_DIR};
+use super::strays::{self, Strays};
+use super::tree::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SLOTS_DIR, TOPICS_DIR};
 use super::view::{decode_as, unsealed};
 pub(super) use crate::layout::META_FILE;
 use crate::layout::{PRODUCER_IDS, is_cluster_id};
@@ -63,6 +64,7 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, findings: &mut Vec<Find
         }
         Err(error) => findings.push(Finding::new(Kind::Unreadable, dir, error.to_string())),
     }
+    strays::explain(context.substrate, dir, findings);
 }
 
 fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
@@ -85,12 +87,15 @@ fn check_files(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &
         match entry.kind {
             EntryKind::Dir if name == CONTROLLER_DIR => {}
             EntryKind::Dir if name == QUARANTINE_DIR => {
-                strays.tell(Kind::Quarantine, entry, "a repair has put something aside");
+                strays.tell(Kind::Quarantine, &entry.name, "a repair has put something aside");
             }
-            EntryKind::File if name == META_FILE || LOCK_FILES.contains(&&*name) => {}
+            // What is wrong with these two was told when they were opened.
+            _ if name == CONTROLLER_DIR || name == META_FILE || replaced == Some(false) => {}
+            EntryKind::File if LOCK_FILES.contains(&&*name) => {}
+            kind if LOCK_FILES.contains(&&*name) => strays.wrong_type(&entry.name, kind, EntryKind::File),
             EntryKind::File if replaced.is_some() => {
                 if replaced == Some(true) {
-                    strays.tell(Kind::Replaced, entry, "an older version of a setting");
+                    strays.tell(Kind::Replaced, &entry.name, "an older version of a setting");
                 }
             }
             _ => strays.other(entry),
@@ -128,43 +133,16 @@ pub(super) fn data_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Find
     for entry in entries {
         let name = entry.name.to_string_lossy();
         match entry.kind {
-            EntryKind::Dir if [CLUSTER_DIR, TOPICS_DIR, SLOTS_DIR].contains(&&*name) => {}
+            // What is wrong with one that is no directory was told when it was listed.
+            _ if [CLUSTER_DIR, TOPICS_DIR, SLOTS_DIR].contains(&&*name) => {}
             EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
-                strays.tell(Kind::Unfinished, entry, "a cluster that is not whole");
+                strays.tell(Kind::Unfinished, &entry.name, "a cluster that is not whole");
             }
             EntryKind::File if name == RESERVE_FILE => {}
+            kind if name == RESERVE_FILE => strays.wrong_type(&entry.name, kind, EntryKind::File),
             // Where `mkfs` puts what `fsck` finds, if the data directory is a volume's root.
             EntryKind::Dir if name == "lost+found" => {}
             _ => strays.other(entry),
-        }
-    }
-}
-
-/// Tells of names that do not belong into a directory.
-struct Strays<'a> {
-    dir: &'a Path,
-    findings: &'a mut Vec<Finding>,
-    unknown: usize,
-}
-
-impl<'a> Strays<'a> {
-    fn new(dir: &'a Path, findings: &'a mut Vec<Finding>) -> Self {
-        Self { dir, findings, unknown: 0 }
-    }
-
-    fn tell(&mut self, kind: Kind, entry: &Entry, problem: &str) {
-        self.findings.push(Finding::new(kind, &self.dir.join(&entry.name), problem));
-    }
-
-    fn other(&mut self, entry: &Entry) {
-        let name = entry.name.to_string_lossy();
-        if entry.kind == EntryKind::File && name.starts_with(TEMPORARY_PREFIX) {
-            self.tell(Kind::Temporary, entry, "a temporary file");
-            return;
-        }
-        self.unknown += 1;
-        if self.unknown <= SHOWN_MAX {
-            self.tell(Kind::UnknownFile, entry, "the name is not one of kaas");
         }
     }
 }
@@ -186,7 +164,8 @@ fn check_json(
             return;
         }
         Err(error) => {
-            findings.push(Finding::new(Kind::Unreadable, path, error.to_string()));
+            let kind = if error.is_too_long() { damage } else { Kind::Unreadable };
+            findings.push(Finding::new(kind, path, error.to_string()));
             return;
         }
     };

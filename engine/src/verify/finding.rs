@@ -251,6 +251,15 @@ kinds! {
     UnknownFile Warning
         "kaas did not make it, or under another name."
         "Find out whose it is; move it out of the data directory. In partitions, topics, slots and cluster/ a repair moves files to quarantine/.";
+    KnownStray Info
+        "Not of kaas, and in nobody's way: its name tells what made it."
+        "Nothing; or have whatever makes it keep out of the data directory.";
+    UnknownDirectory Warning
+        "It is no topic, and nothing in it has a name of records. The broker leaves it out, and its name cannot become a topic's."
+        "Move it out of the data directory. If it was a topic, everything that it had is gone: restore it from a backup or snapshot of the volume.";
+    WrongType Error
+        "kaas makes files and directories only; it follows no link and opens nothing else, so what it looks for here is not there."
+        "Put the file or directory itself in its place (for a link: what it leads to), then run this again. Nothing around it is repaired before.";
     Temporary Info
         "A file that was being written when its writer stopped, or is being written now."
         "Nothing: the leader removes it.";

@@ -66,6 +66,9 @@ pub(super) fn check(context: &Context<'_>, dir: &Path, expected: &Expected, find
                 EngineError::Storage(error) if error.is_not_found() => {
                     (Kind::IdentityMissing, "it is not there".to_owned())
                 }
+                EngineError::Storage(error) if error.is_too_long() => {
+                    (Kind::IdentityDamaged, error.to_string())
+                }
                 EngineError::Storage(error) => (Kind::Unreadable, error.to_string()),
                 EngineError::Damaged { reason, .. } => {
                     (Kind::IdentityDamaged, format!("it cannot be read: {reason}"))
@@ -111,8 +114,14 @@ pub(super) fn check_topic(
     let bytes = match read_small(context.substrate, &path, FILE_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) => {
-            let kind = if error.is_not_found() { Kind::TopicIdMissing } else { Kind::Unreadable };
-            findings.push(Finding::new(kind, &path, error.to_string()));
+            let kind = match &error {
+                error if error.is_not_found() => Kind::TopicIdMissing,
+                error if error.is_too_long() => Kind::TopicIdDamaged,
+                _ => Kind::Unreadable,
+            };
+            let gone = kind == Kind::TopicIdMissing;
+            let problem = if gone { "it is not there".to_owned() } else { error.to_string() };
+            findings.push(Finding::new(kind, &path, problem));
             return None;
         }
     };

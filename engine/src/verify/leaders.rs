@@ -288,7 +288,10 @@ fn read_claim(context: &Context<'_>, path: &Path, epoch: Epoch) -> Result<Option
     let finding = |kind, problem: String| Box::new(Finding::new(kind, path, problem));
     let bytes = match read_small(context.substrate, path, CLAIM_BYTES_MAX) {
         Err(error) if error.is_not_found() => return Ok(None),
-        Err(error) => return Err(finding(Kind::Unreadable, error.to_string())),
+        Err(error) => {
+            let kind = if error.is_too_long() { Kind::ClaimDamaged } else { Kind::Unreadable };
+            return Err(finding(kind, error.to_string()));
+        }
         Ok(bytes) => bytes,
     };
     if bytes.is_empty() {

@@ -32,6 +32,7 @@ pub mod repair;
 mod report;
 mod segment;
 mod slots;
+mod strays;
 mod text;
 mod topics;
 mod tree;

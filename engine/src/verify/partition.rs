@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kaas_substrate::OpenMode;
+use kaas_substrate::{Entry, EntryKind, OpenMode};
 
 use super::finding::{Finding, Kind, Severity};
 use super::identity::{self, Expected};
@@ -14,6 +14,7 @@ use super::leaders;
 use super::producers::{Expiry, Replay};
 use super::repair::quarantine::QUARANTINE_DIR;
 use super::segment::{Counts, Extent, Planned, SegmentCheck};
+use super::strays::{self, Strays};
 use super::view::{Read, View, log_path};
 use super::{Context, Examined};
 use crate::log::SegmentName;
@@ -30,12 +31,15 @@ const SHOWN_MAX: usize = 20;
 /// Looks at a partition; again if a leader's work may be what was found.
 pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) -> Examined {
     let mut view = View::read(context.substrate, dir, expected);
+    // Bad findings of every look so far.
+    let mut lasting: Option<BTreeSet<(Kind, PathBuf)>> = None;
     for look in 1.. {
         let found = match view {
             Ok(found) => found,
             Err(error) => {
-                let finding = Finding::new(Kind::Unreadable, dir, error.to_string());
-                return Examined { findings: vec![finding], counts: Counts::default() };
+                let mut findings = vec![Finding::new(Kind::Unreadable, dir, error.to_string())];
+                strays::explain(context.substrate, dir, &mut findings);
+                return Examined { findings, counts: Counts::default() };
             }
         };
         let Examined { findings, counts } = look_once(context, dir, &found, expected);
@@ -43,18 +47,30 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path, expected: &Expected) ->
         if !in_doubt {
             return Examined { findings, counts };
         }
+        let bad = findings.iter().filter(|finding| finding.is_bad());
+        let bad: BTreeSet<_> = bad.map(|finding| (finding.kind, finding.file.clone())).collect();
+        let lasted = lasting.map_or_else(|| bad.clone(), |before| &before & &bad);
         thread::sleep(context.options.second_look_after);
         view = View::read(context.substrate, dir, expected);
         let changed = view.as_ref().map_or(true, |again| *again != found);
         if !changed || look >= LOOKS_MAX {
             let mut examined = Examined { findings, counts };
             if changed {
-                let problem =
-                    format!("it changed during each of {look} looks; what is found may be its leader's work");
+                // What a leader does looks different each time.
+                let of_leader = |finding: &Finding| {
+                    finding.is_bad()
+                        && finding.racy
+                        && !lasted.contains(&(finding.kind, finding.file.clone()))
+                };
+                examined.findings.retain(|finding| !of_leader(finding));
+                let problem = format!(
+                    "it changed during each of {look} looks; what was found in one of them only is left out"
+                );
                 examined.findings.push(Finding::new(Kind::InProgress, dir, problem));
             }
             return examined;
         }
+        lasting = Some(lasted);
     }
     Examined::default()
 }
@@ -76,7 +92,8 @@ pub(super) fn bytes(context: &Context<'_>, dir: &Path, expected: &Expected) -> u
 pub(super) fn look_once(context: &Context<'_>, dir: &Path, view: &View, expected: &Expected) -> Examined {
     let mut check = PartitionCheck::new(context, dir, view);
     check.run(expected);
-    let PartitionCheck { findings, counts, .. } = check;
+    let PartitionCheck { mut findings, counts, .. } = check;
+    strays::explain(context.substrate, dir, &mut findings);
     Examined { findings, counts }
 }
 
@@ -428,12 +445,12 @@ impl<'a> PartitionCheck<'a> {
     /// What lies about: told once a kind, except for what nobody knows.
     fn strays(&mut self, has_manifest: bool) {
         let names = &self.view.names;
-        for name in names.unknown.iter().take(SHOWN_MAX) {
-            self.findings.push(Finding::new(
-                Kind::UnknownFile,
-                &self.dir.join(name),
-                "the name is not one of kaas",
-            ));
+        let mut strays = Strays::new(self.dir, &mut self.findings);
+        for (name, kind) in &names.wrong_types {
+            strays.wrong_type(name, *kind, EntryKind::File);
+        }
+        for (name, kind) in &names.unknown {
+            strays.other(&Entry { name: name.clone(), kind: *kind });
         }
         if names.quarantine {
             let problem = "a repair has put something aside";
@@ -451,7 +468,7 @@ impl<'a> PartitionCheck<'a> {
         };
         let first = orphans.first().map(|(name, extension)| format!("{name}.{extension}"));
         several(Kind::OrphanIndex, "an index file without its segment", orphans.len(), first);
-        let first = names.temporary.first().map(|name| name.to_string_lossy().into_owned());
+        let first = names.temporary.first().and_then(|name| Some(name.to_str()?.to_owned()));
         several(Kind::Temporary, "a temporary file", names.temporary.len(), first);
 
         let old = names.manifests.len().saturating_sub(1);

@@ -4,26 +4,25 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kaas_substrate::{EntryKind, TEMPORARY_PREFIX};
+use kaas_substrate::EntryKind;
 
 use super::finding::{Finding, Kind, Severity};
 use super::repair::quarantine::QUARANTINE_DIR;
+use super::strays::{self, Strays};
 use super::{Context, Examined, cluster, leaders};
 use crate::journal::{Inspected, OpenError, inspect, is_journal_file, is_snapshot_file};
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::types::Epoch;
 
-/// Unknown files of one directory that are told one by one.
-const UNKNOWN_SHOWN_MAX: usize = 20;
-
 /// Looks at a slot; once more if it may have been changed meanwhile.
 pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
-    let examined = look(context, dir);
-    if examined.findings.iter().all(|finding| finding.severity == Severity::Info) {
-        return examined;
+    let mut examined = look(context, dir);
+    if !examined.findings.iter().all(|finding| finding.severity == Severity::Info) {
+        thread::sleep(context.options.second_look_after);
+        examined = look(context, dir);
     }
-    thread::sleep(context.options.second_look_after);
-    look(context, dir)
+    strays::explain(context.substrate, dir, &mut examined.findings);
+    examined
 }
 
 fn look(context: &Context<'_>, dir: &Path) -> Examined {
@@ -67,6 +66,10 @@ fn as_finding(error: &OpenError, dir: &Path) -> Finding {
         OpenError::SnapshotMissing { path } => {
             Finding::new(Kind::JournalDamaged, path, "the journal builds on it, and it is not there")
         }
+        OpenError::Storage(error) if error.is_too_long() => {
+            Finding::new(Kind::JournalDamaged, &error.path, error.to_string())
+        }
+        OpenError::Storage(error) => Finding::new(Kind::Unreadable, &error.path, error.to_string()),
         OpenError::NewerFormat { path, .. } => Finding::new(Kind::NewerFormat, path, error.to_string()),
         other => Finding::new(Kind::Unreadable, dir, other.to_string()),
     }
@@ -91,41 +94,29 @@ fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Opti
             return None;
         }
     };
-    let (mut names, mut temporary, mut unknown) = (Names::default(), None, 0);
+    let mut names = Names::default();
+    let mut strays = Strays::new(dir, findings);
     for entry in entries {
         let name = entry.name.to_str().unwrap_or_default();
-        if entry.kind == EntryKind::File {
-            if let Some(epoch) = claim_epoch(&entry.name) {
-                names.claims.insert(epoch);
-                continue;
+        let (claim, version) = (claim_epoch(&entry.name), is_journal_file(&entry.name));
+        match entry.kind {
+            // It is opened by everybody, who tells what is wrong with it.
+            _ if name == FENCE_NAME => {}
+            EntryKind::Dir if name == QUARANTINE_DIR => {
+                strays.tell(Kind::Quarantine, &entry.name, "a repair has put something aside");
             }
-            if let Some(version) = is_journal_file(&entry.name) {
-                names.written = names.written.max(Some(version.epoch));
+            EntryKind::File if claim.is_some() => names.claims.extend(claim),
+            EntryKind::File if version.is_some() => {
+                names.written = names.written.max(version.map(|version| version.epoch));
                 if is_snapshot_file(&entry.name) {
                     names.snapshot = Some(dir.join(name));
                 }
-                continue;
             }
-            if name.starts_with(TEMPORARY_PREFIX) {
-                temporary = Some(dir.join(name));
-                continue;
+            kind if claim.is_some() || version.is_some() => {
+                strays.wrong_type(&entry.name, kind, EntryKind::File);
             }
-            if name == FENCE_NAME {
-                continue;
-            }
-        } else if entry.kind == EntryKind::Dir && name == QUARANTINE_DIR {
-            let problem = "a repair has put something aside";
-            findings.push(Finding::new(Kind::Quarantine, &dir.join(name), problem));
-            continue;
+            _ => strays.other(&entry),
         }
-        unknown += 1;
-        if unknown <= UNKNOWN_SHOWN_MAX {
-            let problem = "the name is not one of kaas";
-            findings.push(Finding::new(Kind::UnknownFile, &dir.join(&entry.name), problem));
-        }
-    }
-    if let Some(path) = temporary {
-        findings.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
     }
     Some(names)
 }
@@ -140,5 +131,6 @@ pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined 
         let written = dir.parent().and_then(|cluster| cluster::written(context.substrate, cluster));
         examined.counts.newest = leaders::check(context, dir, &claims, written, findings).newest;
     }
+    strays::explain(context.substrate, dir, &mut examined.findings);
     examined
 }

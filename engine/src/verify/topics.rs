@@ -3,14 +3,15 @@
 use std::path::Path;
 use std::thread;
 
-use kaas_substrate::{Entry, EntryKind, TEMPORARY_PREFIX, read_small};
+use kaas_substrate::{Entry, EntryKind, read_small};
 use serde_json::Value;
 
 use super::Context;
 use super::finding::{Finding, Kind};
 use super::identity::{self, TOPIC_CONFIG, TOPIC_ID_FILE, partition_number};
 use super::repair::quarantine::QUARANTINE_DIR;
-use super::tree::{NEW_PREFIX, SHOWN_MAX, file_name};
+use super::strays::{self, SHOWN_MAX, Strays};
+use super::tree::{NEW_PREFIX, file_name};
 use super::view::{decode_as, unsealed};
 
 /// What a topic's directory says of its partitions.
@@ -19,10 +20,47 @@ pub(super) struct Topic {
     pub(super) topic_id: Option<[u8; 16]>,
     /// In order.
     pub(super) partitions: Vec<u32>,
+    /// It is no topic, and nothing of one.
+    pub(super) is_stray: bool,
 }
 
-/// Looks at a topic's directory; its partitions are not looked into.
+/// How often a topic that changes meanwhile is looked at.
+const LOOKS_MAX: usize = 3;
+
+/// Looks at a topic's directory; its partitions are not looked into. Again, if a deletion, or the creation of another topic of
+/// that name, may be what was found.
 pub(super) fn look(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Topic {
+    for _ in 0..LOOKS_MAX {
+        let before = incarnation(context, dir);
+        let mut found = Vec::new();
+        let topic = look_once(context, dir, &mut found);
+        let in_doubt = found.iter().any(Finding::is_bad);
+        if in_doubt {
+            thread::sleep(context.options.second_look_after);
+        }
+        if !in_doubt || (before.is_some() && incarnation(context, dir) == before) {
+            strays::explain(context.substrate, dir, &mut found);
+            findings.append(&mut found);
+            return topic;
+        }
+    }
+    findings.push(Finding::new(Kind::InProgress, dir, "the topic was deleted or created meanwhile"));
+    Topic::default()
+}
+
+/// What tells a topic's directory from one that stands there later: what its id's file says, damaged or not. `None` if there
+/// is no directory, as when a deletion has renamed it aside.
+fn incarnation(context: &Context<'_>, dir: &Path) -> Option<Vec<u8>> {
+    match context.substrate.list(dir) {
+        Err(error) if error.is_not_found() => None,
+        _ => {
+            let path = dir.join(TOPIC_ID_FILE);
+            Some(read_small(context.substrate, &path, identity::FILE_BYTES_MAX).unwrap_or_default())
+        }
+    }
+}
+
+fn look_once(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Topic {
     let entries = match context.substrate.list(dir) {
         Ok(entries) => entries,
         Err(error) if error.is_not_found() => {
@@ -34,6 +72,12 @@ pub(super) fn look(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding
             return Topic::default();
         }
     };
+    if !entries.iter().any(|entry| entry.name == TOPIC_ID_FILE)
+        && let Some(stray) = strays::directory(context.substrate, dir, entries.is_empty())
+    {
+        findings.push(stray);
+        return Topic { is_stray: true, ..Topic::default() };
+    }
     let name = file_name(context.substrate, dir);
     let topic_id = identity::check_topic(context, dir, name.as_deref(), findings);
     check_config(context, dir, &entries, findings);
@@ -45,7 +89,7 @@ pub(super) fn look(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding
         missing_partitions(dir, &numbers, findings);
     }
     topic_strays(dir, &entries, findings);
-    Topic { topic_id, partitions: numbers }
+    Topic { topic_id, partitions: numbers, is_stray: false }
 }
 
 fn check_config(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
@@ -58,7 +102,8 @@ fn check_config(context: &Context<'_>, dir: &Path, entries: &[Entry], findings: 
         // Replaced meanwhile.
         Err(error) if error.is_not_found() => return,
         Err(error) => {
-            findings.push(Finding::new(Kind::Unreadable, &path, error.to_string()));
+            let kind = if error.is_too_long() { Kind::TopicConfigDamaged } else { Kind::Unreadable };
+            findings.push(Finding::new(kind, &path, error.to_string()));
             return;
         }
     };
@@ -112,35 +157,28 @@ fn missing_partitions(dir: &Path, numbers: &[u32], findings: &mut Vec<Finding>) 
 
 fn topic_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Finding>) {
     let newest = entries.iter().filter_map(|entry| TOPIC_CONFIG.parse(&entry.name)).max();
-    let mut unknown = 0;
+    let mut strays = Strays::new(dir, findings);
     for entry in entries {
-        let path = dir.join(&entry.name);
         let name = entry.name.to_string_lossy();
         let version = TOPIC_CONFIG.parse(&entry.name);
         match entry.kind {
             EntryKind::Dir if partition_number(&name).is_some() => {}
+            kind if partition_number(&name).is_some() => {
+                strays.wrong_type(&entry.name, kind, EntryKind::Dir);
+            }
             EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
-                findings.push(Finding::new(Kind::Unfinished, &path, "a partition that is not whole"));
+                strays.tell(Kind::Unfinished, &entry.name, "a partition that is not whole");
             }
             EntryKind::Dir if name == QUARANTINE_DIR => {
-                findings.push(Finding::new(Kind::Quarantine, &path, "a repair has put something aside"));
+                strays.tell(Kind::Quarantine, &entry.name, "a repair has put something aside");
             }
-            EntryKind::File if name == TOPIC_ID_FILE => {}
+            // What is wrong with it, and with the newest config, was told when it was opened.
+            _ if name == TOPIC_ID_FILE || (version.is_some() && version == newest) => {}
             EntryKind::File if version.is_some() => {
-                if version != newest {
-                    findings.push(Finding::new(Kind::Replaced, &path, "an older config"));
-                }
+                strays.tell(Kind::Replaced, &entry.name, "an older config");
             }
-            EntryKind::File if name.starts_with(TEMPORARY_PREFIX) => {
-                findings.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
-            }
-            _ => {
-                unknown += 1;
-                if unknown <= SHOWN_MAX {
-                    let problem = "the name is not one of kaas";
-                    findings.push(Finding::new(Kind::UnknownFile, &path, problem));
-                }
-            }
+            kind if version.is_some() => strays.wrong_type(&entry.name, kind, EntryKind::File),
+            _ => strays.other(entry),
         }
     }
 }

@@ -5,28 +5,26 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use kaas_substrate::{Entry, EntryKind, Substrate, TEMPORARY_PREFIX, printable};
+use kaas_substrate::{Entry, EntryKind, Substrate, printable};
 use parking_lot::Mutex;
 
 use super::cluster::META_FILE;
 use super::finding::{Finding, Kind};
 use super::identity::{self, Expected, TOPIC_ID_FILE, partition_number};
 use super::report::{Place, Report, Traces};
+use super::strays::{self, Strays};
 use super::topics::{self, Topic};
 use super::{Context, Examined, Options, Progress, cluster, partition, slots};
 use crate::identity::PARTITION_FILE;
 use crate::journal::is_journal_file;
 use crate::layout::is_topic_name;
-pub(super) use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, NEW_PREFIX, SLOTS_DIR, TOPICS_DIR};
+pub(super) use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, GROUPS_DIR, NEW_PREFIX, SLOTS_DIR, TOPICS_DIR};
 use crate::leadership::FENCE_NAME;
 use crate::log::SegmentName;
 use crate::manifest::MANIFEST;
 
 /// Prefix of directories that are being removed.
 pub(super) const DELETED_PREFIX: &str = "~deleted-";
-
-/// Missing partitions and unknown names of one directory that are told one by one.
-pub(super) const SHOWN_MAX: usize = 20;
 
 /// Why nothing could be verified.
 #[derive(Debug, thiserror::Error)]
@@ -77,11 +75,11 @@ pub fn verify(
         What::Partition => vec![tree.partition(target)],
         What::Slot => vec![Place::Slot(target.to_owned())],
         What::Controller => vec![Place::Controller(target.to_owned())],
-        What::Slots => tree.slots(target, &mut own)?,
+        What::Slots => tree.slots(target, &mut own),
         What::Cluster => tree.cluster(target),
         What::Topic => tree.topics(vec![target.to_owned()], &mut report),
         What::Topics => {
-            let topics = tree.topic_dirs(target, &mut own)?;
+            let topics = tree.topic_dirs(target, &mut own);
             tree.topics(topics, &mut report)
         }
         What::Data => tree.data(target, &mut report, &mut own)?,
@@ -227,10 +225,10 @@ impl Tree<'_> {
             own.push(Finding::new(Kind::ClusterMetaDamaged, &dir.join(CLUSTER_DIR), "it is not there"));
         }
         if has(SLOTS_DIR) {
-            jobs.extend(self.slots(&dir.join(SLOTS_DIR), own)?);
+            jobs.extend(self.slots(&dir.join(SLOTS_DIR), own));
         }
         if has(TOPICS_DIR) {
-            let topics = self.topic_dirs(&dir.join(TOPICS_DIR), own)?;
+            let topics = self.topic_dirs(&dir.join(TOPICS_DIR), own);
             jobs.extend(self.topics(topics, report));
         }
         cluster::data_strays(dir, &entries, own);
@@ -241,83 +239,117 @@ impl Tree<'_> {
         vec![Place::Cluster(dir.to_owned()), Place::Controller(dir.join(CONTROLLER_DIR))]
     }
 
-    /// Slots, one or two levels down.
-    fn slots(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<Place>, kaas_substrate::Error> {
-        let mut jobs = Vec::new();
-        for entry in self.list(dir)? {
-            let path = dir.join(&entry.name);
-            if entry.name.to_string_lossy().starts_with(NEW_PREFIX) {
-                own.push(Finding::new(Kind::Unfinished, &path, "a slot that is not whole"));
-                continue;
-            }
-            if entry.kind != EntryKind::Dir {
-                own.push(Finding::new(Kind::UnknownFile, &path, "the name is not one of kaas"));
-                continue;
-            }
-            let inner = self.list(&path)?;
-            let is_slot =
-                inner.iter().any(|entry| entry.name == FENCE_NAME || is_journal_file(&entry.name).is_some());
-            let [_, parent, _] = self.lineage(&path);
-            if is_slot || parent.as_deref() != Some(SLOTS_DIR) {
-                jobs.push(Place::Slot(path));
-            } else {
-                jobs.extend(self.slots(&path, own)?);
-            }
-        }
-        Ok(jobs)
+    /// The entries of a directory; that it cannot be listed is a finding.
+    fn entries(&self, dir: &Path, own: &mut Vec<Finding>) -> Vec<Entry> {
+        self.list(dir).unwrap_or_else(|error| {
+            let mut finding = [Finding::new(Kind::Unreadable, dir, error.to_string())];
+            strays::explain(self.context.substrate, dir, &mut finding);
+            own.extend(finding);
+            Vec::new()
+        })
     }
 
-    /// The topics below `dir`.
-    fn topic_dirs(&self, dir: &Path, own: &mut Vec<Finding>) -> Result<Vec<PathBuf>, kaas_substrate::Error> {
-        let mut topics = Vec::new();
-        let mut unknown = 0;
-        for entry in self.list(dir)? {
+    /// Slots, one or two levels down.
+    fn slots(&self, dir: &Path, own: &mut Vec<Finding>) -> Vec<Place> {
+        let mut jobs = Vec::new();
+        let entries = self.entries(dir, own);
+        let [name, _, _] = self.lineage(dir);
+        let is_top = name.as_deref() == Some(SLOTS_DIR);
+        for entry in entries {
             let path = dir.join(&entry.name);
             let name = entry.name.to_string_lossy();
-            if entry.kind == EntryKind::Dir && name.starts_with(NEW_PREFIX) {
-                own.push(Finding::new(Kind::Unfinished, &path, "a topic that is not whole"));
-            } else if entry.kind == EntryKind::Dir && name.starts_with(DELETED_PREFIX) {
-                own.push(Finding::new(Kind::Deleted, &path, "a deleted topic"));
-            } else if entry.kind == EntryKind::Dir && is_topic_name(&name) {
-                topics.push(path);
-            } else if name.starts_with(TEMPORARY_PREFIX) {
-                own.push(Finding::new(Kind::Temporary, &path, "a temporary file"));
-            } else {
-                unknown += 1;
-                if unknown <= SHOWN_MAX {
-                    own.push(Finding::new(Kind::UnknownFile, &path, "it is not a topic's directory"));
+            let is_ours = if is_top { name == GROUPS_DIR } else { is_slot_number(&name) };
+            let mut strays = Strays::new(dir, own);
+            match entry.kind {
+                EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
+                    strays.tell(Kind::Unfinished, &entry.name, "a slot that is not whole");
                 }
+                EntryKind::Dir if !is_ours && strays::origin(&entry.name, entry.kind).is_some() => {
+                    strays.other(&entry);
+                }
+                EntryKind::Dir => {
+                    let inner = self.entries(&path, own);
+                    let is_slot = inner
+                        .iter()
+                        .any(|entry| entry.name == FENCE_NAME || is_journal_file(&entry.name).is_some());
+                    if is_slot || !is_top {
+                        jobs.push(Place::Slot(path));
+                    } else {
+                        jobs.extend(self.slots(&path, own));
+                    }
+                }
+                kind if is_ours => strays.wrong_type(&entry.name, kind, EntryKind::Dir),
+                _ => strays.other(&entry),
             }
-        }
-        Ok(topics)
-    }
-
-    /// Looks at topics side by side; their partitions.
-    fn topics(&self, dirs: Vec<PathBuf>, report: &mut Report) -> Vec<Place> {
-        report.topics += dirs.len() as u64;
-        let options = self.context.options;
-        let looked_at = parallel(options.threads, &dirs, |dir| {
-            let mut findings = Vec::new();
-            let partitions = self.topic(dir, &mut findings);
-            (partitions, findings)
-        });
-        let mut jobs = Vec::new();
-        for (dir, (partitions, findings)) in dirs.iter().zip(looked_at) {
-            let examined = Examined { findings, ..Examined::default() };
-            report.add_place(Place::Topic(dir.clone()), examined, options.findings_max);
-            jobs.extend(partitions);
         }
         jobs
     }
 
-    fn topic(&self, dir: &Path, findings: &mut Vec<Finding>) -> Vec<Place> {
-        let Topic { topic_id, partitions } = topics::look(self.context, dir, findings);
+    /// The topics below `dir`, and whatever else may be one.
+    fn topic_dirs(&self, dir: &Path, own: &mut Vec<Finding>) -> Vec<PathBuf> {
+        let mut topics = Vec::new();
+        let entries = self.entries(dir, own);
+        let mut strays = Strays::new(dir, own);
+        for entry in entries {
+            let name = entry.name.to_string_lossy();
+            match entry.kind {
+                EntryKind::Dir if name.starts_with(NEW_PREFIX) => {
+                    strays.tell(Kind::Unfinished, &entry.name, "a topic that is not whole");
+                }
+                EntryKind::Dir if name.starts_with(DELETED_PREFIX) => {
+                    strays.tell(Kind::Deleted, &entry.name, "a deleted topic");
+                }
+                EntryKind::Dir if is_topic_name(&name) => topics.push(dir.join(&entry.name)),
+                // Somebody has moved a topic to another volume.
+                EntryKind::Link if is_topic_name(&name) => {
+                    strays.wrong_type(&entry.name, entry.kind, EntryKind::Dir);
+                }
+                _ => strays.other(&entry),
+            }
+        }
+        topics
+    }
+
+    /// Looks at topics side by side; their partitions.
+    fn topics(&self, dirs: Vec<PathBuf>, report: &mut Report) -> Vec<Place> {
+        let options = self.context.options;
+        let looked_at = parallel(options.threads, &dirs, |dir| {
+            let mut findings = Vec::new();
+            let topic = topics::look(self.context, dir, &mut findings);
+            (topic, findings)
+        });
+        let mut jobs = Vec::new();
+        for (dir, (topic, findings)) in dirs.iter().zip(looked_at) {
+            report.topics += u64::from(!topic.is_stray);
+            let examined = Examined { findings, ..Examined::default() };
+            report.add_place(Place::Topic(dir.clone()), examined, options.findings_max);
+            jobs.extend(self.partitions(dir, topic));
+        }
+        jobs
+    }
+
+    fn partitions(&self, dir: &Path, Topic { topic_id, partitions, .. }: Topic) -> Vec<Place> {
         let topic = file_name(self.context.substrate, dir);
         let job = |number: u32| {
             let expected = Expected { topic: topic.clone(), topic_id, partition: Some(number) };
             Place::Partition(dir.join(number.to_string()), expected)
         };
         partitions.into_iter().map(job).collect()
+    }
+
+    /// Why what was found of a place that is bad says nothing: what was looked at is not there any more.
+    fn is_gone(&self, place: &Place) -> Option<&'static str> {
+        let dir = place.dir();
+        if matches!(place, Place::Controller(_) | Place::Cluster(_)) {
+            return None;
+        }
+        if self.context.substrate.list(dir).is_err_and(|error| error.is_not_found()) {
+            return Some("it was removed meanwhile");
+        }
+        let Place::Partition(_, Expected { topic_id: Some(expected), .. }) = place else { return None };
+        let topic = dir.parent().filter(|topic| self.is_topic(topic))?;
+        let now = identity::check_topic(self.context, topic, None, &mut Vec::new())?;
+        (now != *expected).then_some("its topic was deleted meanwhile, and another one of that name created")
     }
 
     fn examine(&self, place: &Place) -> Examined {
@@ -336,15 +368,18 @@ impl Tree<'_> {
                 Examined { findings, ..Examined::default() }
             }
         };
-        let gone = !examined.findings.is_empty()
-            && !matches!(place, Place::Controller(_) | Place::Cluster(_))
-            && self.context.substrate.list(dir).is_err_and(|error| error.is_not_found());
-        if gone {
-            let finding = Finding::new(Kind::InProgress, dir, "it was removed meanwhile");
+        let is_in_doubt = examined.findings.iter().any(Finding::is_bad);
+        if let Some(why) = is_in_doubt.then(|| self.is_gone(place)).flatten() {
+            let finding = Finding::new(Kind::InProgress, dir, why);
             return Examined { findings: vec![finding], counts: examined.counts };
         }
         examined
     }
+}
+
+/// Whether a name is that of a slot: two digits or more.
+fn is_slot_number(name: &str) -> bool {
+    name.len() >= 2 && name.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// The directory's name, and its parent's and grandparent's, below and above the substrate's root.

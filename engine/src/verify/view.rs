@@ -6,7 +6,7 @@
 //! A look is not atomic. What a live leader changes meanwhile shows in the names, so a look that is the same before
 //! and after a check makes the check's findings certain.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,9 @@ pub(super) struct Names {
     pub(super) identity: bool,
     pub(super) quarantine: bool,
     pub(super) temporary: BTreeSet<OsString>,
-    pub(super) unknown: BTreeSet<OsString>,
+    /// What has a name of kaas's files, and is none.
+    pub(super) wrong_types: BTreeMap<OsString, EntryKind>,
+    pub(super) unknown: BTreeMap<OsString, EntryKind>,
 }
 
 impl Names {
@@ -62,7 +64,16 @@ impl Names {
         if kind == EntryKind::Dir && text == QUARANTINE_DIR {
             self.quarantine = true;
         } else if kind != EntryKind::File {
-            self.unknown.insert(name);
+            // By the same rules, as if it were a file.
+            let mut names = Self::default();
+            names.add(EntryKind::File, name.clone());
+            let is_ours = names.unknown.is_empty() && names.temporary.is_empty();
+            // These two are opened by everybody, who tells of them then.
+            if is_ours && !names.fence && !names.identity {
+                self.wrong_types.insert(name, kind);
+            } else if !is_ours {
+                self.unknown.insert(name, kind);
+            }
         } else if text.starts_with(TEMPORARY_PREFIX) {
             self.temporary.insert(name);
         } else if let Some((segment, file)) = SegmentName::parse(text) {
@@ -85,7 +96,7 @@ impl Names {
         } else if text == PARTITION_FILE {
             self.identity = true;
         } else {
-            self.unknown.insert(name);
+            self.unknown.insert(name, kind);
         }
     }
 }
@@ -178,7 +189,7 @@ impl Look<'_> {
     ) -> Result<Read<T>, Box<Finding>> {
         let path = self.dir.join(kind.file_name(version));
         let bytes = read_small(self.substrate, &path, FILE_BYTES_MAX).map_err(|error| {
-            let kind = if error.is_not_found() { damage } else { Kind::Unreadable };
+            let kind = if error.is_not_found() || error.is_too_long() { damage } else { Kind::Unreadable };
             Box::new(Finding::new(kind, &path, error.to_string()))
         })?;
         let (found, content) = owned::decode(&path, kind, &bytes)

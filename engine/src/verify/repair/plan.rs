@@ -53,7 +53,7 @@ pub(super) struct Plan {
 /// Findings about which a repair does nothing, since nothing can be known, and the partition must be left as it is.
 pub(super) fn refusal(findings: &[Finding], expected: &Expected) -> Option<String> {
     let blocks = |finding: &&Finding| match finding.kind {
-        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory => true,
+        Kind::NewerFormat | Kind::Unreadable | Kind::WrongType | Kind::ForeignDirectory => true,
         Kind::IdentityMissing | Kind::IdentityDamaged => expected.identity().is_none(),
         // It may be `partition.json` that does not belong here.
         Kind::ForeignFile => expected.identity().is_none(),
@@ -76,7 +76,12 @@ pub(super) fn refusal(findings: &[Finding], expected: &Expected) -> Option<Strin
 pub(super) fn is_repairable(kind: Kind) -> bool {
     !matches!(
         kind,
-        Kind::NewerFormat | Kind::Unreadable | Kind::ForeignDirectory | Kind::NotShown | Kind::InProgress
+        Kind::NewerFormat
+            | Kind::Unreadable
+            | Kind::WrongType
+            | Kind::ForeignDirectory
+            | Kind::NotShown
+            | Kind::InProgress
     )
 }
 

@@ -88,7 +88,9 @@ impl SlotRepair<'_> {
     }
 
     fn refusal(&self, findings: &[Finding]) -> Option<String> {
-        let blocks = |finding: &&Finding| matches!(finding.kind, Kind::NewerFormat | Kind::Unreadable);
+        let blocks = |finding: &&Finding| {
+            matches!(finding.kind, Kind::NewerFormat | Kind::Unreadable | Kind::WrongType)
+        };
         let finding = findings.iter().find(blocks)?;
         Some(format!("{}: {}. {}", finding.kind.code(), finding.problem, finding.action))
     }
