@@ -15,7 +15,7 @@ fn bench(dir: &Path, args: &[&str]) -> Output {
 /// The shortest run that measures everything.
 const SHORT: &[&str] = &[
     "--rounds",
-    "2",
+    "3",
     "--round-ms",
     "20",
     "--batch-bytes",
@@ -86,8 +86,10 @@ fn everything_is_measured_and_the_directory_left_as_it_was() {
 #[test]
 fn the_text_fits_a_terminal() {
     let dir = tempfile::tempdir().unwrap();
-    let output =
-        bench(dir.path(), &[SHORT, &["--no-reads", "--takeover", "1MiB", "--compaction", "1MiB"]].concat());
+    let output = bench(
+        dir.path(),
+        &[SHORT, &["--no-reads", "--takeover", "9MiB", "--compaction", "1536KiB"]].concat(),
+    );
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.contains("by fenced")
@@ -113,6 +115,9 @@ fn a_directory_that_cannot_be_measured_is_reported() {
         (dir.path(), &["--substrate", "nfs"], "not on NFS"),
         (dir.path(), &["--batch-bytes", "1"], "100 bytes to 64 MiB"),
         (dir.path(), &["--partitions", "0"], "1 to 1024"),
+        (dir.path(), &["--rounds", "2"], "3 to 1000"),
+        (dir.path(), &["--takeover", "10MiB,0"], "8 MiB at least"),
+        (dir.path(), &["--compaction", "0"], "1 MiB at least"),
     ] {
         let output = bench(path, args);
         let complaint = String::from_utf8(output.stderr).unwrap();

@@ -326,7 +326,7 @@ fn a_peer_that_cannot_be_worked_with_is_reported() {
     let missing = other.path().join("missing");
     let no_dir = complaint(dir.path(), &["--peer", PROGRAM, "--peer-dir", missing.to_str().unwrap()]);
     assert!(no_dir.contains("the peer: opening") && no_dir.contains("not found"), "{no_dir}");
-    assert!(no_dir.contains("--peer-dir is its name on the peer's host"), "{no_dir}");
+    assert!(no_dir.contains("--peer-dir: as its host has it"), "{no_dir}");
     // Of another version: it speaks another protocol.
     let script = tempfile::NamedTempFile::new().unwrap();
     fs::write(

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::latency::{Latencies, Latency};
 use super::place::{Place, append_while, batch_of, first_epoch};
+use super::text::bytes_words;
 use super::{BenchError, Options, Progress, Spread, path};
 use crate::log::Partition;
 
@@ -81,7 +82,8 @@ pub fn measure(
     let (mut ratios, mut fenced_ratios) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         let Case { partitions, batch_bytes, in_flight } = case;
-        progress.at(format!("commit: {partitions} x {batch_bytes} B, {in_flight} in flight"));
+        let batch_words = bytes_words(batch_bytes as u64);
+        progress.at(format!("commit: {partitions} x {batch_words}, {in_flight} in flight"));
         let raw_round = raw_round(place, case, &batch, options, Raw::Unfenced)?;
         let fenced_round = self::raw_round(place, case, &batch, options, Raw::Fenced)?;
         let engine_round = engine_round(place, case, &batch, options, &mut fence)?;

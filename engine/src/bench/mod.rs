@@ -50,7 +50,9 @@ pub struct Options {
     pub partitions: Vec<usize>,
     pub batch_bytes: Vec<usize>,
     pub in_flight: Vec<usize>,
-    /// Pairs of rounds of each case, and how long a round takes.
+    /// Whether commits are measured, and with them the cases.
+    pub commits: bool,
+    /// Rounds of each side of each case, and of reads: a median of fewer than [`ROUNDS_MIN`] says nothing; and how long a round takes.
     pub rounds: usize,
     pub round: Duration,
     /// Whether reads are measured.
@@ -60,6 +62,15 @@ pub struct Options {
     /// Sizes of the log in bytes at which a round of compaction is measured; none: not at all.
     pub compaction_bytes: Vec<u64>,
 }
+
+/// Fewest rounds of which a median is told.
+pub const ROUNDS_MIN: u16 = 3;
+
+/// Smallest log whose takeover is measured, in bytes: what a leader appends before it goes.
+pub const TAKEOVER_BYTES_MIN: u64 = takeover::TAIL_BYTES;
+
+/// Smallest log whose compaction is measured, in bytes.
+pub const COMPACTION_BYTES_MIN: u64 = 1 << 20;
 
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
@@ -127,11 +138,12 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one value; zeros of none.
+    /// Of at least one value; zeros of none. With an even number of them, the median lies halfway between the two in the middle.
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied().unwrap_or(0.0);
-        Self { min: at(0), median: at(values.len() / 2), max: at(values.len().saturating_sub(1)) }
+        let last = values.len().saturating_sub(1);
+        Self { min: at(0), median: f64::midpoint(at(last / 2), at(last.div_ceil(2))), max: at(last) }
     }
 }
 
@@ -154,7 +166,8 @@ pub fn bench(options: &Options, progress: &Progress) -> Result<Report, BenchErro
 fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Report, BenchError> {
     let place = Arc::new(place);
     let mut cases = Vec::new();
-    for &partitions in &options.partitions {
+    let partitions = if options.commits { &options.partitions[..] } else { &[] };
+    for &partitions in partitions {
         for &batch_bytes in &options.batch_bytes {
             for &in_flight in &options.in_flight {
                 cases.push(commit::Case { partitions, batch_bytes, in_flight });
@@ -224,6 +237,8 @@ mod tests {
     fn a_spread_is_of_sorted_values() {
         let spread = Spread::of(vec![3.0, 1.0, 2.0]);
         assert_eq!(spread, Spread { min: 1.0, median: 2.0, max: 3.0 });
+        let spread = Spread::of(vec![9.0, 1.0, 2.0, 4.0]);
+        assert_eq!(spread, Spread { min: 1.0, median: 3.0, max: 9.0 });
         assert_eq!(Spread::of(vec![5.0]), Spread { min: 5.0, median: 5.0, max: 5.0 });
         assert_eq!(Spread::of(Vec::new()), Spread { min: 0.0, median: 0.0, max: 0.0 });
     }

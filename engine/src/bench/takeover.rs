@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::place::{Place, append_while, batch_of, first_epoch};
+use super::text::bytes_words;
 use super::{BenchError, Progress, Spread};
 use crate::log::{AppendOptions, Partition};
 
@@ -18,7 +19,7 @@ const IN_FLIGHT: usize = 8;
 
 /// Bytes that each leader appends before it goes: a takeover of a log to which nothing was added has nothing to scan, whatever
 /// the size.
-const TAIL_BYTES: u64 = 8 << 20;
+pub(super) const TAIL_BYTES: u64 = 8 << 20;
 
 /// Takeovers at each size.
 const TIMES: usize = 5;
@@ -46,7 +47,7 @@ pub fn measure(place: &Arc<Place>, sizes: &[u64], progress: &Progress) -> Result
     let mut engine = place.engine()?;
     let mut partition = place.open(&engine, NAME, epoch)?;
     for &size in sizes {
-        progress.at(format!("takeover: a log of {} MiB", size >> 20));
+        progress.at(format!("takeover: a log of {}", bytes_words(size)));
         let append = |partition: &Arc<Partition>, bytes: u64| {
             let most = (bytes + large.len() as u64 / 2) / large.len() as u64;
             append_while(

@@ -161,12 +161,42 @@ fn milliseconds(spread: Spread) -> String {
     format!("{:.1} ({:.1} to {:.1})", spread.median, spread.min, spread.max)
 }
 
-/// Bytes with the unit that fits.
-fn bytes_words(bytes: u64) -> String {
-    match bytes {
-        _ if bytes >= 10 << 30 => format!("{} GiB", bytes >> 30),
-        _ if bytes >= 1 << 20 => format!("{} MiB", bytes >> 20),
-        _ if bytes >= 1 << 10 => format!("{} KiB", bytes >> 10),
-        _ => format!("{bytes} B"),
+/// Bytes in the largest unit of which there is one, to three digits, the last one rounded.
+pub(super) fn bytes_words(bytes: u64) -> String {
+    const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+    let Some((unit, one)) = UNITS.into_iter().find(|(_, one)| bytes >= *one) else {
+        return format!("{bytes} B");
+    };
+    let number = bytes as f64 / one as f64;
+    let digits = if number < 99.95 { format!("{number:.1}") } else { format!("{number:.0}") };
+    format!("{} {unit}", digits.strip_suffix(".0").unwrap_or(&digits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_rounded_and_not_cut_off() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (4096, "4 KiB"),
+            (1 << 20, "1 MiB"),
+            ((1 << 20) + (1 << 19), "1.5 MiB"),
+            ((1 << 20) + 80, "1 MiB"),
+            (2 * (1 << 20) - 80, "2 MiB"),
+            (99 << 20, "99 MiB"),
+            ((128 << 20) + (1 << 19) + 1, "129 MiB"),
+            (1 << 30, "1 GiB"),
+            (3 << 29, "1.5 GiB"),
+            (10 << 30, "10 GiB"),
+            (u64::MAX, "17179869184 GiB"),
+        ] {
+            assert_eq!(bytes_words(bytes), expected, "{bytes}");
+        }
+        // With a column's width to spare.
+        assert!((0..43).all(|shift| bytes_words((1 << shift) - 1).len() <= 8));
     }
 }

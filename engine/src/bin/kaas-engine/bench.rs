@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use kaas_engine::bench::{BenchError, Options, Progress, bench, render};
+use kaas_engine::bench::{
+    BenchError, COMPACTION_BYTES_MIN, Options, Progress, ROUNDS_MIN, TAKEOVER_BYTES_MIN, bench, render,
+};
 use kaas_substrate::recognise::{Choice, OpenError};
 
 use crate::interrupt::{self, Then};
@@ -16,6 +18,9 @@ use crate::{COULD_NOT_RUN, complain, print, units};
 
 /// Most writers, and batches that each of them has in flight.
 const MOST: usize = 1024;
+
+/// Most rounds.
+const MOST_ROUNDS: u16 = 1000;
 
 /// Largest batch, in bytes.
 const LARGEST_BATCH: u64 = 64 << 20;
@@ -31,8 +36,8 @@ const LARGEST_BATCH: u64 = 64 << 20;
 Examples:
   kaas-engine bench /mnt/shared
   kaas-engine bench /data --partitions 1,16 --batch-bytes 4KiB,64KiB,1MiB --in-flight 1,8 --rounds 7
-  kaas-engine bench /data --takeover 10MiB,100MiB,1GiB,10GiB
-  kaas-engine bench /data --no-reads --rounds 1 --compaction 1GiB
+  kaas-engine bench /data --no-commits --no-reads --takeover 10MiB,100MiB,1GiB,10GiB
+  kaas-engine bench /data --no-commits --no-reads --compaction 1GiB
   kaas-engine bench /data --json | jq '.commits[] | {batch_bytes, median: .ratio.median}'
 
 Ratio: what the engine appends and commits, by what a gathered write and fdatasync of the same bytes does. Share: a
@@ -51,20 +56,23 @@ pub struct BenchArgs {
     /// Batches that each writer has in flight
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1", value_parser = count)]
     in_flight: Vec<usize>,
-    /// Rounds of each side of each case
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    /// Rounds of each side of each case, 3 at least: medians are told
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = rounds)]
     rounds: u16,
     /// Milliseconds of a round
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=600_000))]
     round_ms: u32,
+    /// Do not measure commits
+    #[arg(long)]
+    no_commits: bool,
     /// Do not measure reads
     #[arg(long)]
     no_reads: bool,
-    /// Measure takeovers of a log of these sizes
-    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    /// Measure takeovers of a log of these sizes, 8MiB at least
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = takeover)]
     takeover: Vec<u64>,
-    /// Measure compaction of a log of these sizes
-    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    /// Measure compaction of a log of these sizes, 1MiB at least
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = compaction)]
     compaction: Vec<u64>,
     /// What DIR is on
     #[arg(long, value_name = "KIND", default_value = "auto")]
@@ -131,6 +139,7 @@ fn options(args: &BenchArgs) -> Options {
         partitions: args.partitions.clone(),
         batch_bytes: args.batch_bytes.clone(),
         in_flight: args.in_flight.clone(),
+        commits: !args.no_commits,
         rounds: usize::from(args.rounds),
         round: Duration::from_millis(u64::from(args.round_ms)),
         reads: !args.no_reads,
@@ -152,6 +161,34 @@ fn batch(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|error| error.to_string())
 }
 
+fn rounds(text: &str) -> Result<u16, String> {
+    let number: u16 = text.parse().map_err(|error| format!("{error}"))?;
+    if (ROUNDS_MIN..=MOST_ROUNDS).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("{ROUNDS_MIN} to {MOST_ROUNDS}: fewer have no median"))
+    }
+}
+
+fn takeover(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes < TAKEOVER_BYTES_MIN {
+        return Err(format!(
+            "{} MiB at least: what each leader appends before it goes",
+            TAKEOVER_BYTES_MIN >> 20
+        ));
+    }
+    Ok(bytes)
+}
+
+fn compaction(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes < COMPACTION_BYTES_MIN {
+        return Err(format!("{} MiB at least", COMPACTION_BYTES_MIN >> 20));
+    }
+    Ok(bytes)
+}
+
 fn bytes(text: &str) -> Result<u64, String> {
     units::parse(text, units::BYTES)
 }
@@ -159,7 +196,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 fn hint(error: &BenchError) -> Option<&'static str> {
     Some(match error {
         BenchError::Open(OpenError::Storage(_)) | BenchError::Storage(_) => {
-            "name an existing directory on the mount that this user may write in, with room for what is measured"
+            "name an existing directory that this user may write in, with room for what is measured"
         }
         BenchError::Open(_) => "kaas-engine qualify says more about the mount",
         BenchError::NotRemoved { .. } => "the next run removes it",
@@ -177,5 +214,8 @@ mod tests {
         assert!(
             batch("10").is_err() && batch("1GiB").is_err() && count("0").is_err() && count("5000").is_err()
         );
+        assert_eq!((rounds("3"), takeover("8MiB"), compaction("1MiB")), (Ok(3), Ok(8 << 20), Ok(1 << 20)));
+        assert!(rounds("2").is_err() && rounds("1001").is_err());
+        assert!(takeover("0").is_err() && takeover("8191KiB").is_err() && compaction("0").is_err());
     }
 }

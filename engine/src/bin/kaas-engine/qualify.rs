@@ -233,20 +233,18 @@ fn tell(report: &Report, args: &QualifyArgs) -> ExitCode {
 fn hint(error: &QualifyError) -> Option<&'static str> {
     Some(match error {
         QualifyError::Trouble(Trouble::Hung { .. }) => {
-            "the volume, or the connection to the peer, does not answer; look at the kernel's log and the server; \
-             --timeout waits longer"
+            "look at the kernel's log, the server and the connection; --timeout waits longer"
         }
         QualifyError::Trouble(Trouble::Gone { .. } | Trouble::Garbled { .. }) => {
             "it was killed, or the connection to it broke; look at its host, and try again"
         }
         QualifyError::Trouble(Trouble::Refused { .. }) => {
-            "name an existing directory on the mount that this user may write in; --peer-dir is its name on the peer's host"
+            "name an existing directory that this user may write in (--peer-dir: as its host has it)"
         }
         QualifyError::Trouble(Trouble::NotStarted { .. }) => "check the command",
         QualifyError::Trouble(Trouble::Interrupted) => return None,
         QualifyError::NoPeer { .. } => {
-            "try the command by hand, with ` qualify-agent </dev/null` put behind it: it must end at once, without a word, \
-             with exit code 0"
+            "by hand, with ` qualify-agent </dev/null` behind it, the command must end at once with 0"
         }
         QualifyError::NotTheSameVolume { .. } => {
             "name the same directory on both sides (--peer-dir, --second-mount)"
@@ -264,6 +262,24 @@ fn hint(error: &QualifyError) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_fit_a_line() {
+        let trouble = || Trouble::Gone { who: "x".into(), what: "y".into(), how: "z".into() };
+        let refused = Trouble::NotStarted { who: "x".into(), source: io::ErrorKind::NotFound.into() };
+        let hung = Trouble::Hung { who: "x".into(), what: "y".into(), seconds: 1 };
+        for error in [
+            QualifyError::Trouble(trouble()),
+            QualifyError::Trouble(refused),
+            QualifyError::Trouble(hung),
+            QualifyError::NoPeer { command: "x".into(), trouble: trouble() },
+            QualifyError::Removed { name: "x".into() },
+            QualifyError::AnotherVersion { theirs: "x".into() },
+            QualifyError::Restart { problem: "x".into(), left: None },
+        ] {
+            assert!(hint(&error).unwrap().chars().count() <= 100 - "  hint: ".len(), "{error}");
+        }
+    }
 
     #[test]
     fn durations_have_a_limit() {
