@@ -96,7 +96,7 @@ static OWN: &[Definition] = &[
     Definition::fixed(
         "broker.id",
         Int,
-        Some("0"),
+        Some("1"),
         Valid::AtLeast(0),
         "The id of this broker; the older name of node.id.",
     ),
@@ -195,7 +195,7 @@ static OWN: &[Definition] = &[
     Definition::fixed(
         "listeners",
         List,
-        Some("PLAINTEXT://:9092"),
+        Some("PLAINTEXT://localhost:9092"),
         Valid::Any,
         "Where the broker listens, as name://host:port.",
     ),
@@ -266,7 +266,7 @@ static OWN: &[Definition] = &[
     Definition::fixed(
         "log.dirs",
         List,
-        Some("kaas-data"),
+        Some("./kaas-data"),
         Valid::Any,
         "The data directory; kaas has exactly one.",
     ),
@@ -304,7 +304,7 @@ static OWN: &[Definition] = &[
         "How many incremental fetch sessions are kept.",
     )
     .importance(Importance::Medium),
-    Definition::fixed("node.id", Int, Some("0"), Valid::AtLeast(0), "The id of this broker in its cluster."),
+    Definition::fixed("node.id", Int, Some("1"), Valid::AtLeast(0), "The id of this broker in its cluster."),
     Definition::fixed(
         "num.io.threads",
         Int,

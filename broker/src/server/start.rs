@@ -368,6 +368,17 @@ mod tests {
     }
 
     #[test]
+    fn configs_that_flags_decide_have_the_flags_defaults() {
+        let options = Options::read(["kaas"]).unwrap();
+        let configs = static_configs(&options).unwrap();
+        let definitions = crate::config::broker_definitions();
+        for (name, flag) in DECIDED_BY_FLAGS {
+            let definition = definitions.iter().find(|definition| definition.name == name).unwrap();
+            assert_eq!(definition.default, configs.text(name).map(|(text, _)| text), "{name}, {flag}");
+        }
+    }
+
+    #[test]
     fn a_directory_is_not_taken_for_what_it_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
