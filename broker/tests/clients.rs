@@ -195,9 +195,8 @@ mod real_clients {
         assert!(time_entries >= 100, "{time_entries} entries in the time indexes");
     }
 
-    /// A real Kafka's log directory, imported: every record, offset, epoch, time and committed offset is compared.
-    #[test]
-    fn a_kafka_is_taken_over() {
+    /// Runs a program that starts a real Kafka, imports its log directory, and compares kaas with it.
+    fn beside_kafka(client: &str) -> String {
         let kaas = env!("CARGO_BIN_EXE_kaas");
         // The other program of the workspace stands beside it; up to date, also if only this package is being tested.
         let built = Command::new(env!("CARGO"))
@@ -207,7 +206,23 @@ mod real_clients {
         assert!(built.success());
         let engine = Path::new(kaas).with_file_name("kaas-engine");
         let more = ["--kaas", kaas, "--kaas-engine", engine.to_str().unwrap()];
-        let answer = run("import-kafka", "check", "none", "none", &more);
+        run(client, "check", "none", "none", &more)
+    }
+
+    /// A real Kafka's log directory, imported: every record, offset, epoch, time and committed offset is compared.
+    #[test]
+    fn a_kafka_is_taken_over() {
+        let answer = beside_kafka("import-kafka");
         assert!(answer.contains("records compared"), "{answer}");
+    }
+
+    /// A real Kafka's cleaner and ours, three rounds on the same log: every batch and record that stays is compared.
+    #[test]
+    fn compaction_keeps_what_kafka_keeps() {
+        let answer = beside_kafka("compact-kafka");
+        assert!(answer.contains("ok"), "{answer}");
+        for (what, least) in [("batches", 300), ("emptied", 50), ("horizons", 100)] {
+            assert!(number(&answer, what) >= least, "{what}: {answer}");
+        }
     }
 }

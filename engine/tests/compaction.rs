@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use compacting::{at, batches, compacted, consume, keyed, latest, logs, manifest, offset, offsets};
 use kaas_engine::batch::{BatchOptions, Compression, Marker, Producer, data_batch};
-use kaas_engine::types::{Epoch, Offset, ProducerId};
+use kaas_engine::types::{Epoch, Offset, ProducerId, Timestamp};
 use kaas_engine::{
     AppendError, AppendOptions, EngineError, Isolation, LogConfig, Read, ReadRequest, RecordsPart,
 };
@@ -223,6 +223,30 @@ fn retention_and_compaction_go_together() {
     assert_clean(&volume, "deleted and compacted");
     log.crash();
     assert!(latest(&volume.open()).contains_key("a"));
+}
+
+#[test]
+fn records_without_timestamps_do_not_become_younger_by_being_rewritten() {
+    let mut volume = compacted(Volume::memory());
+    volume.config.delete = true;
+    volume.config.retention_ms = 10_000;
+    let log = volume.open();
+    let append = |n: i32| {
+        let options = BatchOptions { base_timestamp: Timestamp::NONE, ..BatchOptions::default() };
+        let records = [compacting::record(&format!("k{}", n % 3), Some(&"x".repeat(90)))];
+        log.append_batch(&data_batch(&records, &options).unwrap()).unwrap();
+    };
+    (0..20).for_each(append);
+    // Retention meets them for the first time.
+    log.partition.maintain().wait().unwrap().unwrap();
+    volume.clock.advance_ms(6000);
+    assert!(compact(&log).segments_before > 3);
+    volume.clock.advance_ms(4000);
+    log.partition.maintain().wait().unwrap().unwrap();
+    assert_eq!(log.partition.status().log_start, Offset(0), "not older than the time");
+    volume.clock.advance_ms(1);
+    let done = log.partition.maintain().wait().unwrap().unwrap();
+    assert!(done.log_start >= Offset(15), "{done:?}");
 }
 
 #[test]

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use compacting::{compacted, keyed, latest, logs, offset};
+use compacting::{compacted, keyed, latest, logs, manifest, offset};
 use kaas_engine::batch::Compression;
 use kaas_engine::types::Offset;
-use kaas_engine::{EngineError, State};
+use kaas_engine::{EngineError, LogConfig, State};
 use kaas_fault_injection::faulty::{Faulty, Hook, Point, Rule, Rules, Verdict};
 use kaas_substrate::ErrorClass;
 use looking::assert_clean;
@@ -107,6 +107,52 @@ fn segments_that_are_deleted_meanwhile_end_a_round() {
             assert!(step > 10, "there were only {step} steps");
             return;
         }
+    }
+}
+
+#[test]
+fn a_topic_that_ceases_to_be_compacted_keeps_what_it_has() {
+    // At each step of a round: only what is being exchanged at that moment may still come.
+    for step in 1.. {
+        let volume = Arc::new(compacted(Volume::memory()));
+        let hook = At::step(step);
+        let seen = volume.seen_through(Arc::new(Faulty::new(Arc::clone(&volume.substrate), hook.clone())));
+        let log = seen.open();
+        for n in 0..40 {
+            log.put(&format!("k{}", n % 3), &n.to_string());
+        }
+        let rewritten = |volume: &Volume| {
+            manifest(volume).segments.into_iter().filter(|entry| entry.generation > 0).count()
+        };
+        let before: Arc<Mutex<Option<usize>>> = Arc::default();
+        let (then, raw, partition) = (Arc::clone(&before), Arc::clone(&volume), Arc::clone(&log.partition));
+        let switched = LogConfig { compact: false, delete: true, ..volume.config.clone() };
+        hook.arm(move || {
+            partition.set_config(switched);
+            *then.lock() = Some(rewritten(&raw));
+        });
+        let outcome = log.partition.compact_now();
+        assert!(outcome.is_ok(), "step {step}: {outcome:?}");
+        if !hook.end() {
+            assert!(step > 20 && rewritten(&volume) > 4, "there were only {step} steps");
+            return;
+        }
+        let before = before.lock().unwrap();
+        assert!(
+            rewritten(&volume) <= before + 1,
+            "step {step}: it went on to {} segments",
+            rewritten(&volume)
+        );
+        log.partition.maintain().wait().unwrap().unwrap();
+        let (there, named) = logs(&volume);
+        assert!(there.difference(&named).count() <= 1, "step {step}: {there:?}, {named:?}");
+        assert_eq!(latest(&log).len(), 3, "step {step}");
+        // And back: the rest is compacted.
+        log.partition.set_config(volume.config.clone());
+        log.partition.compact_now().unwrap();
+        assert_eq!(log.partition.dirtiness().unwrap().unwrap().dirty_bytes, 0, "step {step}");
+        log.crash();
+        assert_clean(&volume, &format!("switched at step {step}"));
     }
 }
 

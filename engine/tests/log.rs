@@ -323,6 +323,37 @@ fn a_quiet_segment_rolls_by_time() {
 }
 
 #[test]
+fn a_changed_segment_ms_counts_for_the_segment_that_is_written() {
+    let volume = Volume::memory();
+    let log = volume.open();
+    let segments = || {
+        let entries = volume.substrate.list(&volume.dir).unwrap().into_iter();
+        entries.filter(|entry| entry.name.to_string_lossy().ends_with(".log")).count()
+    };
+    let append_at = |ms: i64| {
+        let options = kaas_engine::batch::BatchOptions {
+            base_timestamp: Timestamp(START.0 + ms),
+            ..Default::default()
+        };
+        let record = kaas_engine::batch::SimpleRecord::of_value("v");
+        log.append_batch(&kaas_engine::batch::data_batch(&[record], &options).unwrap()).unwrap();
+    };
+    append_at(0);
+    append_at(101);
+    assert_eq!(segments(), 1);
+    // As one does to have a log compacted, or deleted, soon.
+    log.partition.set_config(LogConfig { segment_ms: 100, ..volume.config.clone() });
+    append_at(102);
+    assert_eq!(segments(), 2, "the records' own time is up");
+    log.partition.set_config(LogConfig { compact: true, max_compaction_lag_ms: 50, ..volume.config.clone() });
+    volume.clock.advance_ms(51);
+    log.partition.maintain().wait().unwrap().unwrap();
+    log.partition.set_config(volume.config.clone());
+    append_at(103);
+    assert_eq!(segments(), 3, "it had become too old for a compacted topic");
+}
+
+#[test]
 fn offsets_by_time_are_exact() {
     each_volume(|mut volume| {
         volume.config = LogConfig { segment_bytes: 400, index_interval_bytes: 100, ..LogConfig::default() };

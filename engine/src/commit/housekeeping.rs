@@ -147,11 +147,15 @@ impl Partition {
         self.core.lock().producers.expire(now, expiration_ms);
         writer.producers.expire(now, expiration_ms);
 
-        if writer.active.as_ref().is_some_and(|active| active.is_expired(now)) {
+        if writer.active.as_ref().is_some_and(|active| active.is_expired(now, &config)) {
             self.sync_or_poison(writer)?;
             writer.retire_active();
         }
         let segments = Arc::clone(&*self.segments.read());
+        for segment in segments.iter() {
+            // One without timestamps is as old as the first look at it, whether or not retention comes as far as to it.
+            segment.dated(now);
+        }
         let mut maintained = Maintained::default();
         match self.retention_start(&segments, &config, now) {
             Some(log_start) => {

@@ -113,7 +113,8 @@ pub(crate) struct Active {
     pub(crate) created: Timestamp,
     /// The max timestamp of its first batch, which Kafka measures `segment.ms` from.
     pub(crate) first_timestamp: Option<Timestamp>,
-    pub(crate) roll_after_ms: i64,
+    /// By how much earlier it rolls than `segment.ms` says.
+    pub(crate) jitter_ms: i64,
     /// What of the index files is written.
     pub(crate) index_files: IndexLengths,
 }
@@ -142,13 +143,18 @@ impl Active {
         };
         position + batch.batch_bytes as u64 > config.segment_bytes
             || relative > i64::from(i32::MAX)
-            || waited > self.roll_after_ms
+            || waited > self.roll_after_ms(config)
             || self.open.indexes.lock().is_full(config.segment_index_bytes)
     }
 
     /// Whether it has become too old to be appended to.
-    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
-        self.position() > 0 && now.0.saturating_sub(self.created.0) > self.roll_after_ms
+    pub(crate) fn is_expired(&self, now: Timestamp, config: &LogConfig) -> bool {
+        self.position() > 0 && now.0.saturating_sub(self.created.0) > self.roll_after_ms(config)
+    }
+
+    /// By the configuration as it is now, so that a change counts for the segment that is appended to as well.
+    fn roll_after_ms(&self, config: &LogConfig) -> i64 {
+        config.roll_ms().saturating_sub(self.jitter_ms)
     }
 }
 
@@ -172,7 +178,7 @@ impl Writer {
             name_durable: false,
             created: now,
             first_timestamp: None,
-            roll_after_ms: config.roll_ms().saturating_sub(jitter_ms(base_offset, config)),
+            jitter_ms: jitter_ms(base_offset, config),
             index_files: IndexLengths::default(),
         });
         Ok(segment)

@@ -80,8 +80,8 @@ impl Partition {
     /// below the last stable offset whose records are older than `min.compaction.lag.ms`. Blocks.
     ///
     /// Does nothing if the topic is not compacted, a round is running already, the volume is full, or there is nothing
-    /// to compact. On return the outcome is durable. When records are deleted or the partition is closed meanwhile the
-    /// round ends early, with what it has come to.
+    /// to compact. On return the outcome is durable. When records are deleted, the topic ceases to be compacted or the
+    /// partition is closed meanwhile, the round ends early, with what it has come to.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Partition {
         let now = self.shared.clock.now();
         let goes_on = || {
             let core = self.core.lock();
-            core.is_leading() && !core.closing
+            core.is_leading() && !core.closing && core.config.compact
         };
         let volume = Volume {
             substrate: &*self.shared.substrate,
@@ -145,6 +145,8 @@ impl Partition {
             {
                 Ok(Compacted::default())
             }
+            // So did the topic's configuration: what it is to keep from now on, it keeps.
+            Err(EngineError::Closed) if !self.config().compact => Ok(Compacted::default()),
             outcome => outcome,
         }
     }
@@ -254,7 +256,7 @@ impl Round<'_> {
             let exchange = Exchange { sources: group.to_vec(), output, first_dirty };
             match self.partition.told(self.partition.exchange(exchange))? {
                 Exchanged::Done => {}
-                Exchanged::SourcesGone => return Ok(compacted),
+                Exchanged::NotWanted => return Ok(compacted),
             }
             compacted.segments_before += group.len();
             compacted.segments_after += 1;

@@ -43,8 +43,8 @@ pub(crate) struct Exchange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchanged {
     Done,
-    /// One of the segments has been deleted meanwhile. The copy goes, too.
-    SourcesGone,
+    /// One of the segments has been deleted meanwhile, or the topic is not compacted any more. The copy goes, too.
+    NotWanted,
 }
 
 impl Partition {
@@ -78,10 +78,14 @@ impl Partition {
         let Exchange { sources, output, first_dirty } = exchange;
         let files = |segment: &Arc<Segment>| SegmentFile::ALL.map(|file| segment.path(file)).into_iter();
         let segments = Arc::clone(&*self.segments.read());
-        let Some(list) = replaced(&segments, sources, output) else {
+        let wanted = self.config().compact.then(|| replaced(&segments, sources, output)).flatten();
+        let Some(list) = wanted else {
             writer.garbage.extend(files(output));
-            return Ok(Exchanged::SourcesGone);
+            return Ok(Exchanged::NotWanted);
         };
+        if let Some(last) = sources.last() {
+            output.dated_as(last);
+        }
         let before = writer.manifest.first_dirty_offset;
         let compacted = first_dirty.map_or(before, |offset| offset.0.max(before));
         writer.manifest.first_dirty_offset = compacted;

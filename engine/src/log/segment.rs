@@ -151,6 +151,11 @@ impl Segment {
         self.state.lock().end_offset
     }
 
+    /// Takes the place of `other`, which was asked for its date before, if its records have no timestamps.
+    pub(crate) fn dated_as(&self, other: &Self) {
+        self.undated_since.store(other.undated_since.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// What retention by time goes by: the largest timestamp, or else when it was first asked for.
     pub(crate) fn dated(&self, now: Timestamp) -> Timestamp {
         let largest = self.state().max_timestamp;
