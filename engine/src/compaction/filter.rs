@@ -32,7 +32,7 @@ pub(super) enum LastOf {
     /// A data batch of this producer epoch, which ends with this sequence number: as many batches as are remembered of a
     /// producer follow it, and none of them is committed.
     Before { epoch: i16, sequence: i32 },
-    /// Any of its data batches: what is remembered is not committed, and says nothing of what was before.
+    /// Any of its batches: what is remembered is not committed, and says nothing of what was before.
     Any,
     /// Nothing but markers of this producer epoch.
     Marker(i16),
@@ -53,6 +53,8 @@ pub(super) fn last_batches(
                 LastOf::Before { epoch: entry.epoch, sequence: first - 1 }
             }
             (None, Some(_)) => LastOf::Any,
+            // A marker of a new epoch makes a producer's batches be forgotten, and may be taken back.
+            (None, None) if producers.has_staged_marker(id) => LastOf::Any,
             (None, None) if entry.epoch != NO_EPOCH => LastOf::Marker(entry.epoch),
             (None, None) => return None,
         };
@@ -152,7 +154,7 @@ impl Filter<'_> {
             Some(LastOf::Before { epoch, sequence }) => {
                 !header.is_control() && header.producer_epoch == *epoch && header.last_sequence() == *sequence
             }
-            Some(LastOf::Any) => !header.is_control(),
+            Some(LastOf::Any) => true,
             Some(LastOf::Marker(epoch)) => header.is_control() && header.producer_epoch == *epoch,
             None => false,
         }
@@ -162,6 +164,7 @@ impl Filter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{Attributes, Compression, EndMarker, Marker};
 
     fn header(offset: i64, base_sequence: i32) -> BatchHeader {
         BatchHeader {
@@ -193,6 +196,39 @@ mod tests {
         assert!(filter.is_last_of_producer(&header(8, 4)));
         assert!(!filter.is_last_of_producer(&header(6, 2)));
         assert!(!filter.is_last_of_producer(&BatchHeader { producer_epoch: 2, ..header(8, 4) }));
+    }
+
+    #[test]
+    fn a_marker_of_a_new_epoch_that_is_not_committed_hides_nothing() {
+        let mut producers = ProducerStates::new();
+        let _ = producers.append(&header(8, 4));
+        let control = BatchHeader {
+            attributes: Attributes::new(Compression::None, true, true),
+            producer_epoch: 4,
+            record_count: 1,
+            last_offset_delta: 0,
+            ..header(10, -1)
+        };
+        let end = EndMarker { marker: Marker::Commit, coordinator_epoch: 0 };
+        let (_, undo) = producers.append_marker(&control, end);
+        let last_at = |producers: &ProducerStates, high_watermark: i64| {
+            last_batches(producers, Offset(high_watermark)).get(&ProducerId(7)).copied()
+        };
+        // What was before it is not known any more, and is the last if the marker is taken back: so everything stays.
+        assert_eq!(last_at(&producers, 10), Some(LastOf::Any));
+        let (map, limits) = (OffsetMap::new(1000, 0.9), DecodeLimits::default());
+        let of_producers = HashMap::from([(ProducerId(7), LastOf::Any)]);
+        let filter =
+            Filter { map: &map, producers: &of_producers, now: Timestamp(0), delete_retention_ms: 0, limits };
+        assert!(filter.is_last_of_producer(&header(8, 4)) && filter.is_last_of_producer(&control));
+        let mut committed = producers.clone();
+        committed.on_high_watermark(Offset(11));
+        assert_eq!(last_at(&committed, 11), Some(LastOf::Marker(4)));
+        producers.undo(undo);
+        assert_eq!(last_at(&producers, 10), Some(LastOf::Data(Offset(9))));
+        // One that was read back from the log is committed.
+        producers.replay(&control, Some(end));
+        assert_eq!(last_at(&producers, 11), Some(LastOf::Marker(4)));
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct ProducerStates {
     open: BTreeMap<Offset, ProducerId>,
     /// Ended transactions whose marker is not below the high watermark yet: first offset to the marker's.
     ended: BTreeMap<Offset, Offset>,
+    /// Markers that are not below the high watermark yet, and whose they are.
+    staged_markers: BTreeMap<Offset, ProducerId>,
     /// The offset behind the last batch that went in.
     end_offset: Offset,
 }
@@ -115,6 +117,14 @@ impl ProducerStates {
         if !self.ended.is_empty() {
             self.ended.retain(|_, marker| *marker >= high_watermark);
         }
+        if !self.staged_markers.is_empty() {
+            self.staged_markers = self.staged_markers.split_off(&high_watermark);
+        }
+    }
+
+    /// Whether a marker of the producer may still be taken back, and with it what it made of the producer.
+    pub(crate) fn has_staged_marker(&self, id: ProducerId) -> bool {
+        self.staged_markers.values().any(|staged| *staged == id)
     }
 
     /// Takes in a data batch that [`ProducerStates::check`] let through, with its offset (and log append time).
@@ -168,6 +178,7 @@ impl ProducerStates {
             entry.epoch = header.producer_epoch;
             entry.batches = Ring::EMPTY;
         }
+        self.staged_markers.insert(header.base_offset, id);
         entry.coordinator_epoch = marker.coordinator_epoch;
         entry.last_timestamp = header.max_timestamp;
         let ended = entry.transaction_first_offset.take();
@@ -200,7 +211,12 @@ impl ProducerStates {
             return None;
         }
         match marker {
-            Some(marker) => self.append_marker(header, marker).0,
+            Some(marker) => {
+                let completed = self.append_marker(header, marker).0;
+                // It is not taken back any more.
+                self.staged_markers.clear();
+                completed
+            }
             None => {
                 let _ = self.append(header);
                 None
@@ -226,6 +242,7 @@ impl ProducerStates {
         }
         // What has ended is below the end, which is committed.
         self.ended.clear();
+        self.staged_markers.clear();
     }
 
     /// Says that nothing more will be appended below `offset`: what stood there is gone.

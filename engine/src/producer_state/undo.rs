@@ -36,6 +36,7 @@ impl ProducerStates {
     /// Takes back one append. Tokens must come in the reverse order of their appends, and none may be left out.
     pub fn undo(&mut self, undo: Undo) {
         self.end_offset = undo.previous_end;
+        drop(self.staged_markers.split_off(&undo.previous_end));
         match undo.change {
             Change::Nothing => {}
             Change::Pushed { id, evicted, last_timestamp, began } => {
