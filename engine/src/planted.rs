@@ -72,12 +72,28 @@ pub enum Bug {
     StableBeforeCommitted,
     /// Aborted transactions do not go into the transaction index.
     AbortedNotIndexed,
+    /// A range of a file is handed out to readers past what is committed.
+    RangePastCommitted,
+    /// A repair removes what its manifest does not need without a look at the fence.
+    RepairWithoutFence,
+    /// A repair removes what it has written anew before its manifest is durable.
+    RepairRemovesFirst,
+    /// A repair goes by what it saw before it has fenced out whoever led.
+    RepairTrustsFirstLook,
+    /// A repair's manifest names a segment that was not synced.
+    RepairNotDurable,
+    /// A repair gives out offsets again that were promised, where the end of the log is lost.
+    RepairReusesOffsets,
+    /// A repair gives up what stands behind damage.
+    RepairStopsAtDamage,
+    /// A repair does not say what is lost.
+    RepairSaysNothing,
 }
 
 #[cfg(feature = "planted-bugs")]
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 41] = [
         Self::AcknowledgeBeforeSync,
         Self::JournalAcknowledgeBeforeSync,
         Self::JournalFenceBeforeSync,
@@ -111,6 +127,14 @@ impl Bug {
         Self::ServeOpenTransactions,
         Self::StableBeforeCommitted,
         Self::AbortedNotIndexed,
+        Self::RangePastCommitted,
+        Self::RepairWithoutFence,
+        Self::RepairRemovesFirst,
+        Self::RepairTrustsFirstLook,
+        Self::RepairNotDurable,
+        Self::RepairReusesOffsets,
+        Self::RepairStopsAtDamage,
+        Self::RepairSaysNothing,
     ];
 }
 

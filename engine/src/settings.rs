@@ -23,6 +23,9 @@ pub struct EngineSettings {
     pub tail_idle_ms: i64,
     /// Most closed segments whose handle and indexes are held open, over all partitions.
     pub open_segments_max: usize,
+    /// File ranges smaller than this are read into memory instead, where a reader can send ranges: a send of their own
+    /// would cost more.
+    pub file_range_bytes_min: usize,
     /// Bytes between recovery checkpoints: the most that an unclean open has to scan.
     pub checkpoint_distance_bytes: u64,
     /// An fdatasync (or any other call of a commit cycle) that takes longer marks the partition as stalled.
@@ -46,6 +49,7 @@ impl Default for EngineSettings {
             tail_bytes_min: 64 << 10,
             tail_idle_ms: 30_000,
             open_segments_max: 256,
+            file_range_bytes_min: 64 << 10,
             checkpoint_distance_bytes: 64 << 20,
             stall_limit_ms: 30_000,
             producer_id_expiration_ms: 86_400_000,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use data::Data;
+use kaas_engine::identity::{Identity, write_partition};
 use kaas_engine::leadership::{self, ClaimError};
 use kaas_engine::types::Epoch;
 use kaas_engine::verify::repair::{Mode, Outcome, Repaired, repair};
@@ -100,6 +101,21 @@ fn delete(volume: &dyn Substrate) {
     leadership::take_away(volume, &Path::new(ASIDE).join("1"), epoch(1)).unwrap();
 }
 
+/// Makes the topic once more, under its name and with another id.
+fn make_again(volume: &dyn Substrate) {
+    let topic = Path::new("topics/orders");
+    volume.create_dir(topic).unwrap();
+    let topic_id = [9; 16];
+    for partition in 0..3 {
+        let dir = topic.join(partition.to_string());
+        volume.create_dir(&dir).unwrap();
+        let identity = Identity { topic: "orders".to_owned(), partition, topic_id };
+        write_partition(volume, &dir, &identity, epoch(1)).unwrap();
+    }
+    let id = serde_json::json!({ "format": 1, "topic": "orders", "topic_id": "CQkJCQkJCQkJCQkJCQkJCQ" });
+    write_small(volume, &topic.join("topic-id.json"), &serde_json::to_vec(&id).unwrap()).unwrap();
+}
+
 #[track_caller]
 fn assert_cannot_be_claimed(volume: &Arc<dyn Substrate>, dir: &Path) {
     let refused = leadership::claim(volume, dir, epoch(9), &claimant()).unwrap_err();
@@ -134,6 +150,28 @@ fn a_mark_is_not_taken_back_if_the_topic_is_deleted_meanwhile() {
     });
     assert_refused(&mend(&volume, &report, &options()), "it was deleted");
     assert_cannot_be_claimed(&deletes, &Path::new(ASIDE).join("1"));
+}
+
+#[test]
+fn a_topic_that_is_made_again_meanwhile_is_not_taken_for_the_one_that_was_marked() {
+    let [controls, repairs] = on_nfs();
+    let dir = Path::new("topics/orders/1");
+    leadership::take_away(&*controls, dir, epoch(1)).unwrap();
+    let report = look(&repairs, "");
+    assert_eq!(report.errors, 1, "{:#?}", report.findings);
+    let (by, knows) = (Arc::clone(&controls), Arc::clone(&repairs));
+    let volume = meanwhile(repairs, Point::List, "cluster", move || {
+        knows.list(Path::new("topics/orders/1")).unwrap();
+        delete(&*by);
+        make_again(&*by);
+    });
+    assert_refused(&mend(&volume, &report, &options()), "foreign-directory");
+    // The old one goes, and the new one is as it was.
+    assert_cannot_be_claimed(&controls, &Path::new(ASIDE).join("1"));
+    let report = look(&controls, "topics/orders");
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    let highest = leadership::highest(&*controls, dir).unwrap();
+    leadership::claim(&controls, dir, highest.next(), &claimant()).unwrap();
 }
 
 #[test]

@@ -16,10 +16,8 @@ use super::status::Status;
 use crate::batch::{BatchHeader, HEADER_BYTES};
 use crate::error::ReadError;
 use crate::index::{AbortedTransaction, OffsetPosition};
+use crate::planted::{Bug, planted};
 use crate::types::Offset;
-
-/// File ranges smaller than this are read into memory instead: a send of their own would cost more.
-const FILE_RANGE_BYTES_MIN: usize = 64 << 10;
 
 /// How often a lookup begins anew because its segments were replaced.
 const LISTS_MAX: usize = 8;
@@ -214,7 +212,7 @@ impl BlockingRead {
         if file_ranges
             && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)?
             && let Ok(length) = usize::try_from(end - start)
-            && length >= FILE_RANGE_BYTES_MIN
+            && length >= self.partition.shared.settings.file_range_bytes_min
         {
             let file = Arc::clone(&open.file);
             fetched.parts.push(RecordsPart::FileRange { file, position: start, length });
@@ -378,6 +376,7 @@ fn range_end(
     max_bytes: usize,
     limit: Offset,
 ) -> Result<Option<(u64, Offset)>, ReadError> {
+    let limit = if planted(Bug::RangePastCommitted) { Offset(i64::MAX) } else { limit };
     let boundary = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit);
     let Some(entry) = boundary.filter(|entry| entry.position > start) else { return Ok(None) };
     let there =

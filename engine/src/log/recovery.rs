@@ -143,8 +143,10 @@ fn pinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<Arc<
 /// The segments behind the manifest's: those that its own epoch's leader appended to. What it was rewriting when it
 /// ended counts for nothing.
 fn unpinned(dir: &Path, listing: &Listing, manifest: &Manifest) -> Result<Vec<SegmentName>, EngineError> {
-    // What was being rewritten there counted for nothing yet.
-    let is_later = |name: &&SegmentName| name.epoch.get() > manifest.epoch && !name.is_rewritten();
+    // What was being rewritten there counted for nothing yet; but nobody rewrites anything before there is a first manifest.
+    let is_first = manifest.epoch == Epoch::NONE.get();
+    let is_later =
+        |name: &&SegmentName| name.epoch.get() > manifest.epoch && (is_first || !name.is_rewritten());
     if let Some(later) = listing.logs.iter().find(is_later) {
         let path = later.path(dir, SegmentFile::Log);
         let reason =

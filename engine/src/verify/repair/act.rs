@@ -34,6 +34,7 @@ use crate::log::segment::replace_index_files;
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned;
 use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE, owned};
+use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::types::Offset;
 
@@ -61,7 +62,7 @@ pub(super) fn act(
     for rewritten in &plan.rewritten {
         write_segment(volume, dir, rewritten)?;
     }
-    if let Some(filler) = &plan.filler {
+    for filler in &plan.fillers {
         let file = volume.open(&log_path(dir, filler.name), OpenMode::CreateNew)?;
         file.write_all_at(&[IoSlice::new(&filler.batch)], 0)?;
         file.sync_data()?;
@@ -83,19 +84,35 @@ pub(super) fn act(
         let path = dir.join(PARTITION_FILE);
         write_small(volume, &path, &identity::encode(&path, &plan.identity)?)?;
     }
-    owned::write(volume, dir, MANIFEST, version, &plan.identity, &plan.manifest)?;
-    still_leads(leadership)?;
-    for path in plan.unneeded(dir, view) {
-        match volume.remove_file(&path) {
-            Err(error) if !error.is_not_found() => return Err(error.into()),
-            _ => {}
-        }
+    if planted(Bug::RepairRemovesFirst) {
+        remove_unneeded(volume, dir, view, plan)?;
     }
+    owned::write(volume, dir, MANIFEST, version, &plan.identity, &plan.manifest)?;
+    if !planted(Bug::RepairWithoutFence) {
+        still_leads(leadership)?;
+    }
+    remove_unneeded(volume, dir, view, plan)?;
     for kind in [MANIFEST, CHECKPOINT, PRODUCER_STATE] {
         versioned::remove_below(volume, dir, kind, version)?;
     }
     leadership.collect_old_claims()?;
     Ok(volume.sync_dir(dir)?)
+}
+
+/// Removes what no later leader needs, but for what is replaced by name.
+fn remove_unneeded(
+    volume: &dyn Substrate,
+    dir: &Path,
+    view: &View,
+    plan: &Plan,
+) -> Result<(), kaas_substrate::Error> {
+    for path in plan.unneeded(dir, view) {
+        match volume.remove_file(&path) {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn still_leads(leadership: &Leadership) -> Result<(), EngineError> {
@@ -133,7 +150,7 @@ fn write_segment(
             (at, written) = (at + read as u64, written + read as u64);
         }
     }
-    to.sync_data()
+    if planted(Bug::RepairNotDurable) { Ok(()) } else { to.sync_data() }
 }
 
 /// Puts a base offset and a leader epoch into a batch's header.

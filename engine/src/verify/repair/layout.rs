@@ -16,11 +16,20 @@ pub(super) struct Rewritten {
     pub(super) runs: Vec<Run>,
 }
 
-/// A segment that takes up the offsets that are lost at the end of the log, with one empty batch, as compaction would
+/// Most segments that take up what is lost at the end, of 2^31 offsets each. No log is lost that far: it is the manifest
+/// that is wrong.
+const FILLERS_MAX: usize = 64;
+
+/// Offsets that one batch takes up at most: the last one's distance from the first is a positive `i32`.
+const BATCH_OFFSETS_MAX: i64 = 1 << 31;
+
+/// A segment that takes up offsets that are lost at the end of the log, with one empty batch, as compaction would
 /// leave one: readers come past them, and do not wait for what is gone.
 #[derive(Debug)]
 pub(super) struct Filler {
     pub(super) name: SegmentName,
+    /// Behind the last of the offsets.
+    pub(super) end: Offset,
     pub(super) batch: Bytes,
 }
 
@@ -34,16 +43,17 @@ pub(super) struct Layout {
     /// Those of them that are written anew.
     pub(super) rewritten: Vec<Rewritten>,
     /// The last of them, if offsets are lost at the end.
-    pub(super) filler: Option<Filler>,
+    pub(super) fillers: Vec<Filler>,
 }
 
 /// Lays out what can be read for a manifest of `epoch`. If `adopts` is false, what no manifest has pinned is written anew.
 pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
     let lost_from =
         salvage.segments.iter().flat_map(|salvaged| &salvaged.runs).next_back().map(|run| run.end_offset);
-    let filler = lost_from.and_then(|from| fill(from, salvage.next_offset, epoch));
-    let placed = place(salvage, adopts, filler.is_some());
-    let mut layout = Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new(), filler: None };
+    let fillers = lost_from.map_or_else(Vec::new, |from| fill(from, salvage.next_offset, epoch));
+    let placed = place(salvage, adopts, !fillers.is_empty());
+    let mut layout =
+        Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new(), fillers: Vec::new() };
     let mut generation = 0;
     for here in &placed {
         let name = here.salvaged.source.name;
@@ -58,26 +68,49 @@ pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
         }
         if let Some(first) = here.anew.first() {
             generation += 1;
-            let to = SegmentName { epoch, base_offset: first.base_offset, generation };
+            // Where nothing of the segment stays it takes over its beginning, too: no earlier leader's log goes on there.
+            let base_offset = if here.in_place.is_some() { first.base_offset } else { name.base_offset };
+            let before = layout.entries.last().map_or(Offset::ZERO, |before| Offset(before.end_offset));
+            let to = SegmentName {
+                epoch,
+                base_offset: base_offset.max(before).min(first.base_offset),
+                generation,
+            };
             layout.entries.push(entry(to, &here.anew));
             layout.from.push(name);
             let runs = here.anew.iter().map(|run| (*run).clone()).collect();
             layout.rewritten.push(Rewritten { from: name, to, runs });
         }
     }
-    if let Some((mut filler, mut filled)) = filler {
-        filler.name.generation = generation + 1;
-        filled.generation = filler.name.generation;
+    for (mut filler, mut filled) in fillers {
+        generation += 1;
+        filler.name.generation = generation;
+        filled.generation = generation;
         layout.entries.push(filled);
         layout.from.push(filler.name);
-        layout.filler = Some(filler);
+        layout.fillers.push(filler);
     }
     layout
 }
 
-/// What takes up the offsets from `from` to `to`, if there are any, and what the manifest says of it. There is no batch
-/// for more than 2^31 offsets: then the log ends in front of them.
-fn fill(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntry)> {
+/// What takes up the offsets from `from` to `to`, if there are any, and what the manifest says of it. Nothing if there are more than
+/// any log loses: then the log ends in front of them, and readers wait there for the next record.
+fn fill(from: Offset, to: Offset, epoch: Epoch) -> Vec<(Filler, SegmentEntry)> {
+    let mut fillers = Vec::new();
+    let mut next = from;
+    while next < to {
+        let end = next.plus(BATCH_OFFSETS_MAX).min(to);
+        match filler(next, end, epoch) {
+            Some(filler) if fillers.len() < FILLERS_MAX => fillers.push(filler),
+            _ => return Vec::new(),
+        }
+        next = end;
+    }
+    fillers
+}
+
+/// One segment for these offsets, at most [`BATCH_OFFSETS_MAX`].
+fn filler(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntry)> {
     let batch = empty_batch(from, to).ok()?;
     let stamped = StampedHeader::new(&batch, from, epoch).ok()?;
     let name = SegmentName { epoch, base_offset: from, generation: 1 };
@@ -88,7 +121,7 @@ fn fill(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntry)
         leader_epochs: vec![LeaderEpoch { epoch: epoch.get(), start_offset: from.0 }],
         ..entry(name, &[])
     };
-    Some((Filler { name, batch: Bytes::copy_from_slice(stamped.bytes()) }, filled))
+    Some((Filler { name, end: to, batch: Bytes::copy_from_slice(stamped.bytes()) }, filled))
 }
 
 /// What of a source segment stays where it is, and what is written anew.

@@ -17,6 +17,7 @@ use super::salvage::{KnownProducers, Salvage};
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{Checkpoint, IndexLengths, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::planted::{Bug, planted};
 use crate::types::{Epoch, Offset};
 
 /// One look at a partition, and what was found.
@@ -66,6 +67,9 @@ impl Looked<'_> {
 
     /// An offset that was given out for certain: nothing else may ever stand below it.
     pub(super) fn floor(&self) -> Offset {
+        if planted(Bug::RepairReusesOffsets) {
+            return Offset::ZERO;
+        }
         let of_manifest = self.possible_manifest().map_or(0, |manifest| {
             manifest.next_offset.max(manifest.high_watermark).max(manifest.log_start_offset)
         });

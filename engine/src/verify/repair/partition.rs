@@ -11,6 +11,7 @@ use super::plan::{self, Plan};
 use super::steward::Steward;
 use super::{Mode, Repaired, act, salvage};
 use crate::leadership::Leadership;
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 use crate::verify::finding::{Finding, Kind};
 use crate::verify::identity::Expected;
@@ -66,13 +67,13 @@ impl PartitionRepair<'_> {
         let (epoch, leadership) = led.epoch(self.mode, written)?;
         match leadership {
             None => Ok((self.plan(&view, findings, epoch)?, epoch)),
-            Some(leadership) => Ok((self.act(led, &leadership)?, epoch)),
+            Some(leadership) => Ok((self.act(led, &leadership, view)?, epoch)),
         }
     }
 
-    fn act(&self, led: &Led<'_>, leadership: &Leadership) -> Result<Plan, String> {
+    fn act(&self, led: &Led<'_>, leadership: &Leadership, before: View) -> Result<Plan, String> {
         // What a leader did before it was fenced out is seen only now.
-        let view = self.look()?;
+        let view = if planted(Bug::RepairTrustsFirstLook) { before } else { self.look()? };
         self.make_durable(&view)?;
         let findings = partition::look_once(self.context, self.dir, &view, self.expected).findings;
         if let Some(reason) = plan::refusal(&findings, self.expected) {

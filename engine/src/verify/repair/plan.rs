@@ -17,6 +17,7 @@ use crate::identity::{Identity, PARTITION_FILE};
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{CHECKPOINT, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 use crate::verify::counted;
 
@@ -36,7 +37,7 @@ pub(super) struct Plan {
     pub(super) version: FileVersion,
     pub(super) quarantine: Vec<Quarantined>,
     pub(super) rewritten: Vec<Rewritten>,
-    pub(super) filler: Option<Filler>,
+    pub(super) fillers: Vec<Filler>,
     pub(super) reindexed: Vec<Reindexed>,
     pub(super) manifest: Manifest,
     /// The bytes of the producer snapshot that the manifest refers to; `None`: there are no producers.
@@ -105,7 +106,7 @@ pub(super) fn plan(
         Reindexed { at, txn_index }
     });
     let reindexed = reindexed.collect();
-    let Layout { entries, rewritten, filler, .. } = layout;
+    let Layout { entries, rewritten, fillers, .. } = layout;
     // A name that another partition's file has is not used again: a host may go on finding that one under it.
     let taken = view.foreign_manifests().filter(|version| version.epoch == epoch);
     let version = FileVersion { epoch, number: 1 + taken.map(|version| version.number).max().unwrap_or(0) };
@@ -115,7 +116,7 @@ pub(super) fn plan(
         version,
         quarantine: looked.quarantined(&salvage)?,
         rewritten,
-        filler,
+        fillers,
         reindexed,
         manifest: looked.new_manifest(epoch, entries, salvage.next_offset, producer_state),
         producers,
@@ -165,12 +166,11 @@ impl Plan {
             }
             steps.push(step);
         }
-        if let Some(Filler { name, .. }) = &self.filler {
-            let next_offset = self.manifest.next_offset;
+        for Filler { name, end, .. } in &self.fillers {
             steps.push(format!(
                 "write {name}.log: no record, in place of offsets {} to {}, so that readers come past them",
                 name.base_offset,
-                next_offset.saturating_sub(1)
+                end.plus(-1)
             ));
         }
         for entry in self.reindexed.iter().filter_map(|indexed| self.manifest.segments.get(indexed.at)) {
@@ -211,6 +211,6 @@ impl Plan {
 
     /// The offsets that are lost with this repair.
     pub(super) fn lost(&self) -> Vec<Lost> {
-        self.salvage.lost.clone()
+        if planted(Bug::RepairSaysNothing) { Vec::new() } else { self.salvage.lost.clone() }
     }
 }

@@ -19,6 +19,7 @@ use crate::batch::BatchHeader;
 use crate::log::SegmentName;
 use crate::log::recovery::marker;
 use crate::manifest::{LeaderEpoch, Manifest, SegmentEntry};
+use crate::planted::{Bug, planted};
 use crate::producer_state::{CompletedTransaction, ProducerStates};
 use crate::types::{Epoch, Offset, Timestamp};
 
@@ -193,9 +194,11 @@ pub(super) fn salvage(
         producers_from: None,
         aborted: Vec::new(),
     };
+    let sources = bounded(context, dir, sources)?;
     let mut segments = Vec::with_capacity(sources.len());
+    let mut following = sources.iter().skip(1).map(|source| source.name).collect::<Vec<_>>().into_iter();
     for source in sources {
-        segments.push(reader.segment(source)?);
+        segments.push(reader.segment(source, following.next())?);
     }
     if reader.next < floor {
         reader.lose(floor, "they were committed, and no file has them");
@@ -204,6 +207,36 @@ pub(super) fn salvage(
     reader.adopt(next_offset);
     let Reader { lost, producers, producers_from, aborted, .. } = reader;
     Ok(Salvage { segments, next_offset, lost, producers, producers_from, aborted })
+}
+
+/// Where only names say what counts, a rewritten segment may be all that is left of the appended ones that it was made from. A record
+/// of a later leader in it says that an earlier leader's log ended there: what that one has appended behind it never counted.
+fn bounded(
+    context: &Context<'_>,
+    dir: &std::path::Path,
+    mut sources: Vec<Source>,
+) -> Result<Vec<Source>, kaas_substrate::Error> {
+    let mut begun = Vec::new();
+    for source in sources.iter().filter(|source| source.entry.is_none() && source.name.is_rewritten()) {
+        let file = match context.substrate.open(&log_path(dir, source.name), OpenMode::ReadUncached) {
+            Err(error) if error.is_not_found() => continue,
+            file => file?,
+        };
+        let first = Walk::new(&file, file.length()?, &context.progress.bytes).step()?;
+        if let Step::Batch { header, .. } = first
+            && let Some(epoch) = Epoch::from_wire(header.partition_leader_epoch)
+        {
+            begun.push((source.name.base_offset, epoch));
+        }
+    }
+    for source in sources.iter_mut().filter(|source| source.entry.is_none() && !source.name.is_rewritten()) {
+        let SegmentName { base_offset, epoch, .. } = source.name;
+        let later = begun.iter().filter(|(base, first)| *base > base_offset && *first > epoch);
+        if let Some(end) = later.map(|(base, _)| *base).min().filter(|end| *end < source.limit) {
+            (source.limit, source.should_end) = (end, Some(end));
+        }
+    }
+    Ok(sources)
 }
 
 struct Reader<'a> {
@@ -240,7 +273,12 @@ impl Reader<'_> {
         }
     }
 
-    fn segment(&mut self, source: Source) -> Result<Salvaged, kaas_substrate::Error> {
+    /// Reads a segment; `following` is the one behind it.
+    fn segment(
+        &mut self,
+        source: Source,
+        following: Option<SegmentName>,
+    ) -> Result<Salvaged, kaas_substrate::Error> {
         let name = source.name;
         if source.gap_before {
             self.next = self.next.max(name.base_offset);
@@ -253,7 +291,10 @@ impl Reader<'_> {
             Err(error) if error.is_not_found() => salvaged.exists = false,
             Err(error) => return Err(error),
         }
-        if let Some(end) = salvaged.source.should_end {
+        // What is left of it, as far as it was appended elsewhere, may be in a rewritten one, and is lost only behind that.
+        let elsewhere = following.filter(|next| salvaged.source.entry.is_none() && next.is_rewritten());
+        let end = salvaged.source.should_end;
+        if let Some(end) = end.filter(|end| elsewhere.is_none_or(|next| next.base_offset >= *end)) {
             let reason = if salvaged.exists { "they cannot be read in" } else { "the file is gone:" };
             self.lose(end, &format!("{reason} {name}.log"));
         }
@@ -286,6 +327,10 @@ impl Reader<'_> {
                 }
                 Step::Damaged { position, .. } => position,
             };
+            if planted(Bug::RepairStopsAtDamage) {
+                salvaged.damaged.push((position, end));
+                return Ok(());
+            }
             let wanted = Wanted { epochs: &epochs, from: self.next, end: source.limit };
             let found = walk.find(position + 1, &wanted)?;
             let to = found.map_or(end, |(at, _)| at);
