@@ -11,6 +11,7 @@ use kaas_engine::types::{Epoch, ProducerId};
 use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 
+use crate::choices::Stream;
 use crate::clients::{Batch, check_sequences};
 use crate::cluster::{Cluster, Topic};
 use crate::compaction;
@@ -19,6 +20,7 @@ use crate::leader::{open, wait};
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
 use crate::reading::{Reading, read_all};
+use crate::repair;
 use crate::replay::Replay;
 use crate::scheduler::Dead;
 
@@ -26,7 +28,7 @@ use crate::scheduler::Dead;
 const RECOVERY_STEPS_MAX: u64 = 400;
 
 /// After so many steps of the run no round of compaction is cut off any more: the first of its groups of segments stand for the
-/// others.
+/// others; and no repair.
 const COMPACTION_STEPS_MAX: u64 = 60_000;
 
 /// Whether `verify` may find this, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a
@@ -68,6 +70,10 @@ pub enum Ending {
     RecoveryLosesPower,
     /// As that, and again at every step of a round of compaction.
     CompactionLosesPower,
+    /// Processes are killed, or the volume loses power, and what was damaged is repaired.
+    Mended { loses_power: bool },
+    /// As that, after more damage, and by a repair that loses power, or dies, at its first step, at its second, and so on.
+    RepairDies { loses_power: bool },
 }
 
 /// Looks at the end of a run, as a task. Faults are over, and every leader is done.
@@ -84,6 +90,16 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
         Ending::CompactionLosesPower => {
             cluster.lose_power();
             lose_power_at_every_step(cluster, true);
+        }
+        Ending::Mended { loses_power } => {
+            stop(cluster, loses_power);
+            cluster.topics.iter().for_each(|topic| repair::mend(cluster, topic));
+        }
+        Ending::RepairDies { loses_power } => {
+            stop(cluster, loses_power);
+            damage_all(cluster);
+            die_at_every_step_of_a_repair(cluster, loses_power);
+            cluster.topics.iter().for_each(|topic| repair::mend(cluster, topic));
         }
     }
     // Twice: what is found the first time must be there the second time.
@@ -102,13 +118,17 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
             journals::verify(cluster, slot);
             journals::look(cluster, slot);
         }
-        match ending {
-            Ending::Killed => cluster.kill_all(),
-            Ending::LostPower | Ending::RecoveryLosesPower | Ending::CompactionLosesPower => {
-                cluster.lose_power();
-            }
-        }
+        let loses_power = match ending {
+            Ending::Killed => false,
+            Ending::LostPower | Ending::RecoveryLosesPower | Ending::CompactionLosesPower => true,
+            Ending::Mended { loses_power } | Ending::RepairDies { loses_power } => loses_power,
+        };
+        stop(cluster, loses_power);
     }
+}
+
+fn stop(cluster: &Cluster, loses_power: bool) {
+    if loses_power { cluster.lose_power() } else { cluster.kill_all() }
 }
 
 /// What `kaas-engine verify` finds wrong with a partition that nobody leads.
@@ -152,7 +172,8 @@ fn look_at_records(cluster: &Arc<Cluster>, process: &Process, topic: &Topic, par
     let status = partition.status();
     let mut records = BTreeMap::new();
     let mut replay = Replay::default();
-    let mut reading = Reading { from: None, max_bytes: 1 << 20, isolation: Isolation::ReadUncommitted };
+    let isolation = Isolation::ReadUncommitted;
+    let mut reading = Reading { from: None, max_bytes: 1 << 20, isolation, ranges_again_after: None };
     let read = read_all(cluster, process, topic, partition, reading, |batch, _| {
         replay.batch(batch);
         records.extend(batch.records.iter().filter(|(offset, _)| *offset >= status.log_start.0).cloned());
@@ -161,15 +182,22 @@ fn look_at_records(cluster: &Arc<Cluster>, process: &Process, topic: &Topic, par
         return cluster.scheduler.report(Problem::Damaged(format!("{}: {error}", topic.identity.topic)));
     }
     let compacts = topic.history.lock().promises().compacts;
+    let is_damaged = topic.history.lock().harm.happened();
     let gap = (status.log_start.0..status.high_watermark.0).find(|offset| !records.contains_key(offset));
-    if let Some(offset) = gap.filter(|_| !compacts) {
+    // (What was known, and not damaged, is looked for below.)
+    if let Some(offset) = gap.filter(|_| !compacts && !is_damaged) {
         let text =
             format!("offset {offset} of {} to {} holds nothing", status.log_start, status.high_watermark);
         cluster.scheduler.report(Problem::Records(text));
     }
     cluster.check(topic.history.lock().check_all(status.log_start.0, &records));
-    cluster.check(check_sequences(&records, compacts).map_err(Problem::Producer));
-    let producers = replay.check_producers(&partition.producers(), status.log_start);
+    // (Nor is it known who stands in front of a log start that was lost.)
+    let deleted = topic.history.lock().deleted_for_good();
+    records.retain(|offset, _| *offset >= deleted);
+    cluster.check(check_sequences(&records, compacts || is_damaged).map_err(Problem::Producer));
+    let is_known = status.log_start.0 >= deleted;
+    let is_whole = |producer| is_known && !topic.history.lock().harm.has_hit_producer(producer);
+    let producers = replay.check_producers(&partition.producers(), status.log_start, is_whole);
     cluster.check(producers.map_err(Problem::Producer));
     if !cluster.transactions {
         return;
@@ -217,9 +245,24 @@ fn end_transactions(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Parti
 /// What was acknowledged is recognised when it is sent again, and what comes next is taken.
 fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partition>) -> Result<(), Dead> {
     let mut producers = Vec::new();
-    topic.for_each_producer(|producer| producers.push((producer.recognisable(), producer.to_send())));
-    for (recognisable, unacknowledged) in producers {
-        for (batch, offset) in recognisable {
+    topic.for_each_producer(|producer| {
+        producers.push((producer.id(), producer.recognisable(), producer.to_send()));
+    });
+    // Of what was deleted nothing may be left that damage could spare.
+    let found_start = partition.status().log_start.0;
+    let (is_damaged, deleted) = {
+        let history = topic.history.lock();
+        (history.harm.happened(), history.deleted_for_good())
+    };
+    if found_start < deleted {
+        return Ok(());
+    }
+    let log_start = if is_damaged { found_start } else { 0 };
+    for (producer, recognisable, unacknowledged) in producers {
+        if topic.history.lock().harm.has_hit_producer(producer) {
+            continue;
+        }
+        for (batch, offset) in recognisable.into_iter().filter(|(_, offset)| *offset >= log_start) {
             match send(cluster, topic, partition, &batch)? {
                 Ok(found) if found == offset => {}
                 other => {
@@ -269,6 +312,44 @@ fn send(
     };
     let outcome = wait(cluster, ticket)?.unwrap_or(Err(NO_ANSWER));
     Ok(outcome.map(|appended| appended.base_offset.0))
+}
+
+/// Damages every partition, which nobody leads, in a few places.
+fn damage_all(cluster: &Cluster) {
+    for topic in &cluster.topics {
+        for _ in 0..=cluster.scheduler.below(Stream::EVENTS, 3) {
+            repair::damage(cluster, topic, false);
+        }
+    }
+}
+
+/// Lets a repair die, or power be lost, at its first call, and at later ones, some of which are left out, each time from the volume as it is now, and looks
+/// at what the next repair makes of it.
+fn die_at_every_step_of_a_repair(cluster: &Arc<Cluster>, loses_power: bool) {
+    let beginning = cluster.storage.fork();
+    let mut nth = 1;
+    while nth <= RECOVERY_STEPS_MAX && cluster.scheduler.steps() < COMPACTION_STEPS_MAX {
+        let mut have_died = false;
+        for topic in &cluster.topics {
+            if cluster.scheduler.has_problems() {
+                return;
+            }
+            let before = topic.history.lock().harm.clone();
+            if repair::mend_dying_at(cluster, topic, nth) {
+                have_died = true;
+                stop(cluster, loses_power);
+                repair::mend(cluster, topic);
+                look(cluster, topic, false);
+            }
+            cluster.kill_all();
+            topic.history.lock().harm = before;
+        }
+        cluster.storage.replace(beginning.fork(cluster.storage.choices()));
+        if !have_died {
+            return;
+        }
+        nth += 1 + cluster.scheduler.below(Stream::EVENTS, 4);
+    }
 }
 
 /// Lets power be lost at the first call of the recovery, or of a round of compaction behind it, at its second, and so on, each

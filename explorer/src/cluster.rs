@@ -85,6 +85,11 @@ impl Topic {
         its.for_each(|transactional| transactional.ended(transaction));
     }
 
+    /// Whether a leader of this epoch may meet what damage has left.
+    pub fn may_meet_damage(&self, epoch: u32) -> bool {
+        self.history.lock().harm.may_be_met_at(epoch)
+    }
+
     /// A value that no other record has.
     pub fn unique_value(&self) -> String {
         format!("plain{}", self.plain.fetch_add(1, Ordering::Relaxed))
@@ -108,6 +113,8 @@ pub struct Cluster {
     pub transactions: bool,
     hosts: usize,
     processes: Mutex<Vec<Arc<Process>>>,
+    /// Those that lead nothing.
+    beside: Mutex<Vec<Arc<Process>>>,
     last_process: AtomicU32,
     last_leader: AtomicU32,
 }
@@ -166,6 +173,7 @@ impl Cluster {
             transactions,
             hosts,
             processes: Mutex::new(Vec::new()),
+            beside: Mutex::new(Vec::new()),
             last_process: AtomicU32::new(0),
             last_leader: AtomicU32::new(0),
         }))
@@ -175,26 +183,35 @@ impl Cluster {
     fn start(&self, host: usize) -> Arc<Process> {
         let id = self.last_process.fetch_add(1, Ordering::Relaxed) + 1;
         self.scheduler.note(&format_args!("process {id} starts on host {host}"));
-        let process =
-            Process::start(&self.scheduler, &self.storage, id, host, self.settings.clone(), &self.faults);
-        self.processes.lock().push(Arc::clone(&process));
+        Process::start(&self.scheduler, &self.storage, id, host, self.settings.clone(), &self.faults)
+    }
+
+    /// Starts a process on a host that nobody is told to lead in.
+    pub fn start_beside(&self, host: usize) -> Arc<Process> {
+        let process = self.start(host);
+        self.beside.lock().push(Arc::clone(&process));
         process
     }
 
     /// The process of a host that lives now; one is started if there is none.
     pub fn process(&self, host: usize) -> Arc<Process> {
         let living = self.processes.lock().iter().rev().find(|process| process.host == host).cloned();
-        living.filter(|process| !process.is_dead()).unwrap_or_else(|| self.start(host))
+        living.filter(|process| !process.is_dead()).unwrap_or_else(|| {
+            let process = self.start(host);
+            self.processes.lock().push(Arc::clone(&process));
+            process
+        })
     }
 
     /// Kills the processes of some hosts.
     fn kill_on(&self, is_there: impl Fn(usize) -> bool) {
-        let (gone, rest) = std::mem::take(&mut *self.processes.lock())
-            .into_iter()
-            .partition(|process| is_there(process.host));
-        *self.processes.lock() = rest;
-        let gone: Vec<Arc<Process>> = gone;
-        gone.iter().filter(|process| !process.is_dead()).for_each(|process| process.kill());
+        for processes in [&self.processes, &self.beside] {
+            let (gone, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *processes.lock())
+                .into_iter()
+                .partition(|process| is_there(process.host));
+            *processes.lock() = rest;
+            gone.iter().filter(|process| !process.is_dead()).for_each(|process| process.kill());
+        }
     }
 
     /// Kills every process.

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use kaas_engine::types::Epoch;
 
 use crate::choices::Stream;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Topic};
 use crate::process::Faults;
 use crate::scheduler::{NOBODY, Until};
-use crate::{journals, leader};
+use crate::{journals, leader, repair};
 
 /// An event; the first is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,12 @@ pub enum Event {
     CrashServer,
     /// Everything loses power, and every process dies.
     LosePower,
+    /// A file of a partition is damaged, while whoever leads it goes on.
+    Damage,
+    /// Every process dies, and a file of a partition is damaged.
+    DamageStopped,
+    /// A partition is repaired, by a process of its own.
+    Repair,
 }
 
 /// Lets `count` of `events` happen, as a task.
@@ -61,13 +67,33 @@ pub fn direct(cluster: &Arc<Cluster>, events: &[Event], count: u64) {
                 cluster.storage.start_server();
             }
             Event::LosePower => cluster.lose_power(),
+            Event::Damage => damage(cluster, true),
+            Event::DamageStopped => {
+                cluster.kill_all();
+                damage(cluster, false);
+            }
+            Event::Repair => {
+                let topics = cluster.topics.len() as u64;
+                let number = usize::try_from(scheduler.below(Stream::EVENTS, topics)).unwrap_or(0);
+                repair::begin(cluster, host, number);
+            }
         }
         let longest = [30, 300, 1500];
         let longest = scheduler.pick(Stream::EVENTS, &longest).unwrap_or(1);
         cluster.wait_steps(scheduler.below(Stream::EVENTS, longest));
     }
-    if cluster.faults.lock().halves > 0 {
+    let is_damaged = |topic: &Topic| topic.history.lock().harm.happened();
+    if cluster.faults.lock().halves > 0 || cluster.topics.iter().any(is_damaged) {
         succeed(cluster);
+    }
+}
+
+/// Damages one of the partitions. Nothing if some host is cut off: what it has, nobody could look at.
+fn damage(cluster: &Cluster, is_led: bool) {
+    let chosen = cluster.scheduler.below(Stream::EVENTS, cluster.topics.len() as u64);
+    let topic = usize::try_from(chosen).ok().and_then(|chosen| cluster.topics.get(chosen));
+    if let Some(topic) = topic.filter(|_| !cluster.storage.is_any_cut_off()) {
+        repair::damage(cluster, topic, is_led);
     }
 }
 
@@ -119,11 +145,14 @@ fn tell_to_lead(cluster: &Arc<Cluster>, host: usize, chosen: usize, epoch: impl 
     }
 }
 
-/// A leader whose successor has died in the middle of writing its record can neither go on nor end: whoever assigns leaders
-/// gives the epoch after that to another, which comes to its end.
+/// A leader that finds a torn or damaged record behind its own can neither go on nor end: whoever assigns leaders gives the epoch after
+/// that to another, which comes to its end. What is damaged is repaired: nobody else may be able to open it.
 fn succeed(cluster: &Arc<Cluster>) {
     *cluster.faults.lock() = Faults::default();
     for chosen in 0..cluster.topics.len() + cluster.slots.len() {
+        if cluster.topics.get(chosen).is_some_and(|topic| topic.history.lock().harm.happened()) {
+            repair::begin(cluster, 0, chosen);
+        }
         tell_to_lead(cluster, 0, chosen, |last| last + 1);
     }
 }

@@ -14,6 +14,8 @@ use kaas_engine::types::Offset;
 
 use crate::names::{is_marker, is_tombstone, key};
 use crate::problem::Problem;
+use crate::records::Fetched;
+use crate::repair::Harm;
 use crate::transactions::{Fate, Outcomes};
 
 /// What compaction may do to a partition.
@@ -46,6 +48,10 @@ pub struct History {
     /// What became of transactions.
     pub outcomes: Outcomes,
     promises: Promises,
+    /// What damage may have cost.
+    pub harm: Harm,
+    /// Records that somebody has acknowledged: they are not sent again.
+    told: BTreeSet<String>,
     /// Tombstones that were sent, whether they arrived or not.
     tombstones: BTreeSet<String>,
     /// The highest log start that anybody asked for.
@@ -55,8 +61,12 @@ pub struct History {
     /// For the statistics.
     pub acknowledged: u64,
     pub read: u64,
+    /// Ranges of files that were handed out to readers.
+    pub ranges: u64,
     /// Segments that compaction replaced.
     pub compacted: u64,
+    /// Repairs that have come to their end.
+    pub repaired: u64,
 }
 
 impl History {
@@ -78,7 +88,18 @@ impl History {
 
     /// A record was acknowledged by, or read from, a leader.
     pub fn saw(&mut self, epoch: u32, offset: i64, value: &str, how: &str) -> Result<(), Problem> {
+        if self.is_lost_since(epoch, offset, value) {
+            return Ok(());
+        }
         let told = || format!("{how} at epoch {epoch}");
+        self.forget_what_was_hit(offset, value);
+        if how.starts_with("acknowledged") {
+            self.told.insert(value.to_owned());
+        }
+        // (A retry may be recognised though what it repeats is lost.)
+        if !self.harm.may_be_met_at(epoch) && how == "read" {
+            self.harm.is_whole(value);
+        }
         let (known, by) = self.seen.entry(offset).or_insert_with(|| (value.to_owned(), told()));
         if known != value {
             let by = by.clone();
@@ -98,12 +119,58 @@ impl History {
         self.saw_committed(epoch, offset + 1, how)
     }
 
+    /// Whether a leader of `epoch` tells of a record that damage has taken since: a later leader has found the log to end before it;
+    /// or of one that may be back where others were deleted.
+    fn is_lost_since(&self, epoch: u32, offset: i64, value: &str) -> bool {
+        if offset < self.deleted_for_good() {
+            return true;
+        }
+        let is_lost = || self.found.range(epoch + 1..).any(|(_, (_, end))| *end <= offset);
+        offset >= self.harm.cut_above(epoch) || self.harm.has_hit(value) && is_lost()
+    }
+
+    /// Where the log was said to start, if the manifest that said so was damaged. What stands in front of it is anybody's: what was
+    /// deleted, or dead.
+    pub fn deleted_for_good(&self) -> i64 {
+        if self.harm.manifest_lost { self.told_log_start() } else { i64::MIN }
+    }
+
+    /// The highest log start that anybody was told.
+    fn told_log_start(&self) -> i64 {
+        self.log_starts.values().max().copied().unwrap_or(0)
+    }
+
+    /// Damage may have taken what stood at `offset`, and given its place to `value`; or taken `value`, or what is known of those who
+    /// sent it, before anybody was told who would not send it again.
+    fn forget_what_was_hit(&mut self, offset: i64, value: &str) {
+        let known = self.seen.get(&offset).map(|(known, _)| known);
+        let other = known.filter(|known| *known != value && self.harm.has_hit(known));
+        if let Some(known) = other.filter(|_| self.harm.may_be_anothers(offset)) {
+            self.places.remove(known);
+            self.seen.remove(&offset);
+        }
+        let start = self.told_log_start();
+        let may_be_gone = |place: i64| self.harm.has_hit(value) || self.harm.happened() && place < start;
+        let place = self.places.get(value).copied().filter(|place| *place != offset);
+        if let Some(place) = place.filter(|place| may_be_gone(*place) && !self.told.contains(value)) {
+            self.places.remove(value);
+            self.seen.remove(&place);
+        }
+    }
+
     /// A leader has said that everything below `end` is committed.
     pub fn saw_committed(&mut self, epoch: u32, end: i64, how: &str) -> Result<(), Problem> {
+        let end = end.min(self.harm.cut_above(epoch));
+        let later = self.found.range(epoch + 1..).map(|(later, (_, found))| (*later, *found));
+        let lost = later.filter(|(_, found)| *found < end).min_by_key(|(_, found)| *found);
         let known = self.committed.entry(epoch).or_insert(0);
         *known = end.max(*known);
-        match self.found.range(epoch + 1..).find(|(_, (_, found))| *found < end) {
-            Some((later, (_, found))) => Err(Problem::Records(format!(
+        match lost {
+            Some((later, found)) if self.may_end(found) => {
+                self.cut(later, found);
+                Ok(())
+            }
+            Some((later, found)) => Err(Problem::Records(format!(
                 "everything below offset {end} was committed ({how} at epoch {epoch}); the leader of epoch {later} \
                  has found the log to end at {found}"
             ))),
@@ -111,17 +178,44 @@ impl History {
         }
     }
 
+    /// Whether a leader may find the log to end at `end`, though there was more: damage has hit what stood there, and all behind it,
+    /// or a leader has met it before any repair.
+    fn may_end(&self, end: i64) -> bool {
+        let is_hit = |name: &str| self.harm.has_hit(name);
+        let mut rest = self.seen.range(end..);
+        let all_hit = rest.all(|(_, (name, _))| is_hit(name));
+        let at_end = self.harm.has_hit_at(end) || self.name_at(end).is_some_and(is_hit);
+        at_end && (all_hit && self.harm.may_be_anothers(end) || self.harm.may_be_cut())
+    }
+
+    /// A leader has ended the log at `end`: what stood behind it is gone.
+    fn cut(&mut self, epoch: u32, end: i64) {
+        let lost = self.seen.split_off(&end);
+        for (name, _) in lost.values() {
+            self.places.remove(name);
+        }
+        self.harm.cut(epoch, end, lost.into_values().map(|(name, _)| name));
+        for told in [&mut self.committed, &mut self.stable] {
+            told.range_mut(..epoch).for_each(|(_, told)| *told = end.min(*told));
+        }
+    }
+
     /// A leader has said that the log starts at `start`.
     pub fn saw_log_start(&mut self, epoch: u32, start: i64) -> Result<(), Problem> {
         let known = self.log_starts.entry(epoch).or_insert(0);
         *known = start.max(*known);
-        if start > self.log_start_asked && !self.retention {
-            let asked = self.log_start_asked;
+        let asked = self.log_start_asked;
+        let mut between = self.seen.range(asked..start.max(asked));
+        if self.harm.happened() && between.all(|(_, (name, _))| self.harm.has_hit(name)) {
+            // The log starts where there is something to be read.
+            self.log_start_asked = start.max(asked);
+        } else if start > asked && !self.retention {
             return Err(Problem::Bounds(format!(
                 "the log starts at {start} at epoch {epoch}; at most {asked} was asked for"
             )));
         }
-        match self.found.range(epoch + 1..).find(|(_, (found, _))| *found < start) {
+        match self.found.range(epoch + 1..).find(|(_, (found, _))| *found < start && !self.harm.manifest_lost)
+        {
             Some((later, (found, _))) => Err(Problem::Bounds(format!(
                 "the log started at {start} at epoch {epoch}, and then at {found} at epoch {later}"
             ))),
@@ -136,13 +230,22 @@ impl History {
         }
         let lost = self.committed.range(..epoch).find(|(_, committed)| **committed > end);
         if let Some((earlier, committed)) = lost {
+            if self.may_end(end) {
+                self.cut(epoch, end);
+                return self.opened_from(epoch, start);
+            }
             return Err(Problem::Records(format!(
                 "everything below offset {committed} was committed at epoch {earlier}; the leader of epoch {epoch} \
                  finds the log to end at {end}"
             )));
         }
+        self.opened_from(epoch, start)
+    }
+
+    /// A leader has found the log to start at `start`.
+    fn opened_from(&mut self, epoch: u32, start: i64) -> Result<(), Problem> {
         let back = self.log_starts.range(..epoch).find(|(_, told)| **told > start);
-        if let Some((earlier, told)) = back {
+        if let Some((earlier, told)) = back.filter(|_| !self.harm.manifest_lost) {
             return Err(Problem::Bounds(format!(
                 "the log started at {told} at epoch {earlier}, and at epoch {epoch} it starts at {start}"
             )));
@@ -152,7 +255,33 @@ impl History {
 
     /// The last word: `records` is the whole log, which starts at `start`.
     pub fn check_all(&self, start: i64, records: &BTreeMap<i64, String>) -> Result<(), Problem> {
-        self.check_missing(start, i64::MAX, records)
+        self.check_missing(start, i64::MAX, records)?;
+        // What is lost is told, unless it is an end that may as well be what a crash left.
+        let hit = |offset: &i64, name: &String| {
+            !records.contains_key(offset) && self.harm.has_hit(name) && !self.harm.may_be_anothers(*offset)
+        };
+        let lost = self.seen.range(start..).find(|(offset, (name, _))| hit(offset, name));
+        match lost.filter(|(offset, _)| !self.harm.is_told(**offset)) {
+            Some((offset, (name, _))) => {
+                Err(Problem::Repair(format!("{name} at offset {offset} is lost, and no repair has said so")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A repair has said that these offsets are lost: from, to.
+    pub fn check_lost(&self, lost: &[(i64, i64)]) -> Result<(), Problem> {
+        let start = self.told_log_start();
+        for (from, to) in lost {
+            let from = (*from).max(start);
+            let mut known = self.seen.range(from..(*to).max(from));
+            if let Some((offset, (name, by))) = known.find(|(_, (name, _))| !self.harm.has_hit(name)) {
+                return Err(Problem::Repair(format!(
+                    "offsets {from} to {to} are said to be lost; {name} at {offset} ({by}) was not damaged"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The name of what is known to have stood at an offset.
@@ -164,6 +293,10 @@ impl History {
     pub fn found_stable(&mut self, epoch: u32, stable: i64) -> Result<(), Problem> {
         self.found_stable.insert(epoch, stable);
         match self.stable.range(..epoch).find(|(_, told)| **told > stable) {
+            Some(_) if self.may_end(stable) => {
+                self.cut(epoch, stable);
+                Ok(())
+            }
             Some((earlier, told)) => Err(stable_went_back(*earlier, *told, epoch, stable)),
             None => Ok(()),
         }
@@ -172,16 +305,24 @@ impl History {
     /// A leader has said that everything below `stable` is stable.
     pub fn saw_stable(&mut self, epoch: u32, stable: Offset, log_start: Offset) -> Result<(), Problem> {
         self.outcomes.check_stable(stable, log_start)?;
+        let stable = stable.0.min(self.harm.cut_above(epoch));
         let known = self.stable.entry(epoch).or_insert(0);
-        *known = stable.0.max(*known);
-        match self.found_stable.range(epoch + 1..).find(|(_, found)| **found < stable.0) {
-            Some((later, found)) => Err(stable_went_back(epoch, stable.0, *later, *found)),
+        *known = stable.max(*known);
+        let later = self.found_stable.range(epoch + 1..).map(|(later, found)| (*later, *found));
+        let lost = later.filter(|(_, found)| *found < stable).min_by_key(|(_, found)| *found);
+        match lost {
+            Some((later, found)) if self.may_end(found) => {
+                self.cut(later, found);
+                Ok(())
+            }
+            Some((later, found)) => Err(stable_went_back(epoch, stable, later, found)),
             None => Ok(()),
         }
     }
 
     /// `found` is everything that a reader was shown from `start` to `end`.
     pub fn check_missing(&self, start: i64, end: i64, found: &BTreeMap<i64, String>) -> Result<(), Problem> {
+        let start = start.max(self.deleted_for_good());
         if start >= end {
             return Ok(());
         }
@@ -204,8 +345,11 @@ impl History {
         Ok(())
     }
 
-    /// Whether compaction may have removed a record; `newest` are the newest offsets of all keys.
+    /// Whether damage may have taken a record, or compaction removed it; `newest` are the newest offsets of all keys.
     fn may_be_gone(&self, offset: i64, name: &str, newest: &BTreeMap<String, i64>) -> bool {
+        if self.harm.has_hit(name) {
+            return true;
+        }
         let Promises { compacts, tombstones_go } = self.promises;
         if !compacts {
             return false;
@@ -224,6 +368,11 @@ impl History {
             |tombstone: &String| !self.places.contains_key(tombstone) && crate::names::key(tombstone) == key;
         newest.get(&key).is_some_and(|newest| *newest > offset)
             || tombstones_go && (is_tombstone(name) || self.tombstones.iter().any(unknown))
+    }
+
+    /// Whether damage has hit any of the records in these batches.
+    pub fn has_hit_any(&self, batches: &[Fetched]) -> bool {
+        batches.iter().flat_map(|batch| &batch.records).any(|(_, name)| self.harm.has_hit(name))
     }
 
     /// How many leaders there were.

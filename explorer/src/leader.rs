@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kaas_engine::batch::Marker;
 use kaas_engine::completion::Ticket;
+use kaas_engine::identity::PARTITION_FILE;
 use kaas_engine::types::{Epoch, Offset, ProducerId};
 use kaas_engine::{
     Acks, AppendError, AppendOptions, AppendOutcome, EngineError, Isolation, OpenPartition, Partition,
@@ -77,7 +78,10 @@ pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -
     if !process.may_claim(&topic.dir, epoch) {
         return None;
     }
+    // It may have been damaged, and repaired, meanwhile.
+    let met_before = topic.history.lock().harm.opens(epoch.get());
     let outcome = process.engine.open_partition(request);
+    let may_meet_damage = topic.history.lock().harm.opens(epoch.get()) || met_before;
     if process.is_dead() {
         return None;
     }
@@ -102,7 +106,7 @@ pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -
             error @ (EngineError::Damaged { .. }
             | EngineError::NewerFormat { .. }
             | EngineError::Foreign { .. }),
-        ) => {
+        ) if !may_meet_damage && !is_old_identity(topic, &error) => {
             let text = format!("{} at epoch {epoch}: {error}", topic.identity.topic);
             cluster.scheduler.report(Problem::Damaged(text));
             None
@@ -112,6 +116,12 @@ pub fn open(cluster: &Cluster, process: &Process, topic: &Topic, epoch: Epoch) -
             None
         }
     }
+}
+
+/// A name that was renamed over, and that a host finds where it was for some time, as on NFS: whoever opens tries again.
+fn is_old_identity(topic: &Topic, error: &EngineError) -> bool {
+    let is_identity = matches!(error, EngineError::Damaged { path, .. } if path.ends_with(PARTITION_FILE));
+    is_identity && topic.history.lock().harm.happened()
 }
 
 impl Leader {
@@ -323,9 +333,14 @@ impl Leader {
         isolation: Isolation,
     ) -> Result<(), Dead> {
         let max_bytes = self.cluster.scheduler.pick(self.script, &[1 << 20, 1, 300]).unwrap_or(1);
-        let reading = Reading { from, max_bytes, isolation };
+        // Later, as over a slow connection.
+        let ranges_again_after =
+            self.cluster.scheduler.pick(self.script, &[None, Some(0), Some(300)]).flatten();
+        let reading = Reading { from, max_bytes, isolation, ranges_again_after };
         match read_all(&self.cluster, &self.process, topic, partition, reading, |_, _| {}) {
-            Err(error @ ReadError::Damaged { .. }) if !self.process.is_dead() => {
+            Err(error @ ReadError::Damaged { .. })
+                if !self.process.is_dead() && !topic.may_meet_damage(self.epoch.get()) =>
+            {
                 let text = format!("{} at epoch {}: {error}", topic.identity.topic, self.epoch);
                 self.cluster.scheduler.report(Problem::Damaged(text));
             }

@@ -24,6 +24,7 @@ mod problem;
 mod process;
 mod reading;
 mod records;
+mod repair;
 mod replay;
 mod requests;
 mod run;

@@ -19,6 +19,8 @@ pub enum Problem {
     Damaged(String),
     /// `verify` has found an error.
     Verify(String),
+    /// `verify --repair` has not done what it is for, or more.
+    Repair(String),
     /// Two leaders had one epoch.
     Epoch(String),
     /// Nothing goes on, and these tasks still wait.
@@ -40,6 +42,7 @@ impl Problem {
             Self::Journal(_) => "journal",
             Self::Damaged(_) => "damaged",
             Self::Verify(_) => "verify",
+            Self::Repair(_) => "repair",
             Self::Epoch(_) => "epoch",
             Self::Hangs { .. } => "hangs",
             Self::Endless { .. } => "endless",
@@ -59,6 +62,7 @@ impl fmt::Display for Problem {
             | Self::Journal(text)
             | Self::Damaged(text)
             | Self::Verify(text)
+            | Self::Repair(text)
             | Self::Epoch(text)
             | Self::Panic { message: text } => f.write_str(text),
             Self::Hangs { waiting } => write!(f, "nothing goes on, and these wait: {}", waiting.join(", ")),

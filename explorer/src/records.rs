@@ -6,7 +6,6 @@ use kaas_engine::batch::{
     check_crc, data_batch, decode_records, read_marker,
 };
 use kaas_engine::types::Timestamp;
-use kaas_engine::{FetchedRecords, RecordsPart};
 
 use crate::names;
 
@@ -73,8 +72,6 @@ pub fn plain(name: &str, form: Form, timestamp: Timestamp) -> Result<Bytes, Batc
 pub enum FetchProblem {
     #[error(transparent)]
     Batch(#[from] BatchError),
-    #[error(transparent)]
-    Read(#[from] kaas_substrate::Error),
     #[error("at offset {offset}: key {key:?}, value {value:?}, which nobody has sent so")]
     Altered { offset: i64, key: Option<Bytes>, value: Option<Bytes> },
 }
@@ -90,19 +87,7 @@ pub struct Fetched {
 }
 
 /// The batches of a fetch.
-pub fn decode(fetched: &FetchedRecords, form: Form) -> Result<Vec<Fetched>, FetchProblem> {
-    let mut all = Vec::with_capacity(fetched.bytes);
-    for part in &fetched.parts {
-        match part {
-            RecordsPart::Bytes(bytes) => all.extend_from_slice(bytes),
-            RecordsPart::FileRange { file, position, length } => {
-                let mut bytes = vec![0; *length];
-                let read = file.read_at(&mut bytes, *position)?;
-                all.extend_from_slice(bytes.get(..read).unwrap_or_default());
-            }
-        }
-    }
-    let mut rest = Bytes::from(all);
+pub fn decode(mut rest: Bytes, form: Form) -> Result<Vec<Fetched>, FetchProblem> {
     let mut batches = Vec::new();
     while !rest.is_empty() {
         check_crc(&rest)?;
@@ -129,28 +114,14 @@ pub fn decode(fetched: &FetchedRecords, form: Form) -> Result<Vec<Fetched>, Fetc
 
 #[cfg(test)]
 mod tests {
-    use kaas_engine::types::{Epoch, Offset};
-
     use super::*;
-
-    fn fetched(bytes: Bytes) -> FetchedRecords {
-        let status = kaas_engine::Status {
-            log_start: Offset(0),
-            last_stable: Offset(0),
-            high_watermark: Offset(0),
-            log_end: Offset(0),
-            epoch: Epoch::new(1).unwrap(),
-            state: kaas_engine::State::Leading,
-        };
-        FetchedRecords { bytes: bytes.len(), parts: vec![RecordsPart::Bytes(bytes)], status, aborted: vec![] }
-    }
 
     #[test]
     fn records_come_back_under_their_names() {
         let names: Vec<String> = (0..9).map(|n| format!("1-{n}")).collect();
         for form in [Form::Values, Form::Keyed] {
             let batch = encode(names.iter().cloned(), form, Timestamp(5), None, false).unwrap();
-            let batches = decode(&fetched(batch), form).unwrap();
+            let batches = decode(batch, form).unwrap();
             let found: Vec<_> = batches[0].records.iter().map(|(_, name)| name.clone()).collect();
             assert_eq!(found, names);
         }
@@ -161,6 +132,6 @@ mod tests {
         let mut record = Form::Keyed.record("1-0".into());
         record.key = Some("other".into());
         let batch = data_batch(&[record], &BatchOptions::default()).unwrap();
-        assert!(matches!(decode(&fetched(batch), Form::Keyed), Err(FetchProblem::Altered { offset: 0, .. })));
+        assert!(matches!(decode(batch, Form::Keyed), Err(FetchProblem::Altered { offset: 0, .. })));
     }
 }

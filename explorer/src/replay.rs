@@ -42,9 +42,14 @@ impl Replay {
     }
 
     /// Compares with what a leader knows of the producers, whose log starts at `log_start`: their last batches and open
-    /// transactions. The batches before the last may be compacted away.
-    pub fn check_producers(&self, states: &ProducerStates, log_start: Offset) -> Result<(), String> {
-        for (id, entry) in states.producers() {
+    /// transactions. The batches before the last may be compacted away. Only of producers that `is_whole` says it of.
+    pub fn check_producers(
+        &self,
+        states: &ProducerStates,
+        log_start: Offset,
+        is_whole: impl Fn(i64) -> bool,
+    ) -> Result<(), String> {
+        for (id, entry) in states.producers().filter(|(id, _)| is_whole(id.0)) {
             let replayed = self.producers.producer(id);
             let Some(last) = entry.batches.last().filter(|last| last.last_offset >= log_start) else {
                 continue;
@@ -60,7 +65,7 @@ impl Replay {
                 return Err(format!("of producer {id} the leader knows {entry:?}, the log {replayed:?}"));
             }
         }
-        for (id, replayed) in self.producers.producers() {
+        for (id, replayed) in self.producers.producers().filter(|(id, _)| is_whole(id.0)) {
             if states.producer(id).is_none() {
                 return Err(format!("of producer {id} the leader knows nothing, the log {replayed:?}"));
             }

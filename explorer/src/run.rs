@@ -36,8 +36,12 @@ pub struct Counts {
     /// Records, and appends to journals.
     pub acknowledged: u64,
     pub read: u64,
+    /// Ranges of files that were handed out to readers.
+    pub ranges: u64,
     /// Segments that compaction replaced.
     pub compacted: u64,
+    /// Repairs that have come to their end.
+    pub repaired: u64,
     /// Looks at a fence in which a record stood half written.
     pub torn_fences: u64,
 }
@@ -48,18 +52,20 @@ impl Counts {
         self.leaders += other.leaders;
         self.acknowledged += other.acknowledged;
         self.read += other.read;
+        self.ranges += other.ranges;
         self.compacted += other.compacted;
+        self.repaired += other.repaired;
         self.torn_fences += other.torn_fences;
     }
 }
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { steps, leaders, acknowledged, read, compacted, torn_fences } = self;
+        let Self { steps, leaders, acknowledged, read, ranges, compacted, repaired, torn_fences } = self;
         write!(
             f,
             "{steps} steps, {leaders} leaders, {acknowledged} records acknowledged, {read} read, \
-             {compacted} segments compacted, {torn_fences} looks at torn fences"
+             {ranges} ranges of files, {compacted} segments compacted, {repaired} repairs, {torn_fences} looks at torn fences"
         )
     }
 }
@@ -130,7 +136,9 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         counts.leaders += history.leaders() as u64;
         counts.acknowledged += history.acknowledged;
         counts.read += history.read;
+        counts.ranges += history.ranges;
         counts.compacted += history.compacted;
+        counts.repaired += history.repaired;
     }
     for slot in &cluster.slots {
         let history = slot.history.lock();

@@ -338,6 +338,48 @@ pub const SCENARIOS: &[Scenario] = &[
         endings: &[Ending::Killed, Ending::LostPower],
         ..ORDINARY
     },
+    Scenario {
+        name: "repair",
+        about: "files that are damaged, and repairs beside leaders that live, pause, come late and take over",
+        hosts: 3,
+        events: REPAIR_EVENTS,
+        event_count: (5, 9),
+        faults: &[
+            NONE,
+            Faults { kill: 300, ..NONE },
+            Faults { kill: 60, ..NONE },
+            Faults { fence: 8, ..NONE },
+            Faults { any: 100, ..NONE },
+        ],
+        endings: &[Ending::Mended { loses_power: false }, Ending::Mended { loses_power: true }],
+        ..ORDINARY
+    },
+    Scenario {
+        name: "repairsteps",
+        about: "a repair that dies, or loses power, at its first step, at its second, and so on",
+        hosts: 2,
+        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
+        event_count: (3, 4),
+        endings: &[Ending::RepairDies { loses_power: false }, Ending::RepairDies { loses_power: true }],
+        ..ORDINARY
+    },
+];
+
+/// Events of partitions that are damaged and repaired while they are led.
+const REPAIR_EVENTS: &[Event] = &[
+    Event::Nothing,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Assign,
+    Event::Kill,
+    Event::Pause,
+    Event::Damage,
+    Event::Damage,
+    Event::DamageStopped,
+    Event::Repair,
+    Event::Repair,
+    Event::Repair,
 ];
 
 /// Events on one host's disk.
@@ -439,6 +481,7 @@ impl Scenario {
             tail_bytes_max: pick(scheduler, 4 << 20, &[0, 300]),
             cycle_bytes_max: pick(scheduler, 1 << 20, &[100, 300]),
             open_segments_max: pick(scheduler, 256, &[1]),
+            file_range_bytes_min: pick(scheduler, 64 << 10, &[1, 200]),
             stall_limit_ms: pick(scheduler, 30_000, &[50]),
             ..EngineSettings::default()
         };

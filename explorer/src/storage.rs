@@ -143,6 +143,11 @@ impl Storage {
         self.volume().heal(self.machine(host));
     }
 
+    /// Whether any host does not reach the server.
+    pub fn is_any_cut_off(&self) -> bool {
+        (0..=self.hosts).any(|host| self.volume().would_block(self.machine(host)))
+    }
+
     pub fn crash_server(&self) {
         self.has_lost_power.store(true, Ordering::Relaxed);
         self.volume().crash_server();

@@ -105,7 +105,7 @@ fn serving_open_transactions_is_found() {
 
 #[test]
 fn a_transaction_that_is_stable_before_its_marker_is_committed_is_found() {
-    caught(Bug::StableBeforeCommitted, "transactions", 2000);
+    caught(Bug::StableBeforeCommitted, "transactions", 5000);
 }
 
 #[test]
@@ -186,6 +186,46 @@ fn leaving_appends_behind_a_snapshot_out_is_found() {
 #[test]
 fn refusing_claims_above_a_torn_record_is_found() {
     caught(Bug::TornRecordRefusesClaims, "claims", 1000);
+}
+
+#[test]
+fn a_range_of_a_file_past_what_is_committed_is_found() {
+    caught(Bug::RangePastCommitted, "transactions", 2000);
+}
+
+#[test]
+fn a_repair_without_a_look_at_the_fence_is_found() {
+    caught(Bug::RepairWithoutFence, "repair", 1000);
+}
+
+#[test]
+fn a_repair_that_removes_before_its_manifest_is_durable_is_found() {
+    caught(Bug::RepairRemovesFirst, "repairsteps", 100);
+}
+
+#[test]
+fn a_repair_that_goes_by_what_it_saw_before_its_claim_is_found() {
+    caught(Bug::RepairTrustsFirstLook, "repair", 500);
+}
+
+#[test]
+fn a_repair_that_does_not_sync_what_it_writes_anew_is_found() {
+    caught(Bug::RepairNotDurable, "repairsteps", 100);
+}
+
+#[test]
+fn a_repair_that_gives_out_lost_offsets_again_is_found() {
+    caught(Bug::RepairReusesOffsets, "repairsteps", 200);
+}
+
+#[test]
+fn a_repair_that_gives_up_what_stands_behind_damage_is_found() {
+    caught(Bug::RepairStopsAtDamage, "repair", 500);
+}
+
+#[test]
+fn a_repair_that_does_not_say_what_is_lost_is_found() {
+    caught(Bug::RepairSaysNothing, "repair", 1000);
 }
 
 /// A failure becomes a line of a few decisions that fails in the same way.

@@ -34,7 +34,8 @@ fn explore_a_share(name: &str, share: u64) -> Counts {
 
 #[test]
 fn takeovers() {
-    explore("takeovers");
+    let counts = explore("takeovers");
+    assert!(counts.ranges >= 4, "{counts:?}");
 }
 
 #[test]
@@ -112,6 +113,19 @@ fn journals_and_losses_of_power() {
 #[test]
 fn takeovers_of_slots_that_lose_power_at_every_step() {
     explore_a_share("journalrecovery", 4);
+}
+
+#[test]
+fn repairs_beside_leaders() {
+    let counts = explore("repair");
+    assert!(counts.repaired >= 20, "{counts:?}");
+}
+
+#[test]
+fn repairs_that_die_at_every_step() {
+    // Each has some hundred repairs in it.
+    let counts = explore_a_share("repairsteps", 20);
+    assert!(counts.repaired >= 20, "{counts:?}");
 }
 
 #[test]

@@ -109,7 +109,9 @@ fn describe(outcome: &Outcome) -> serde_json::Value {
         "leaders": outcome.counts.leaders,
         "acknowledged": outcome.counts.acknowledged,
         "read": outcome.counts.read,
+        "ranges": outcome.counts.ranges,
         "compacted": outcome.counts.compacted,
+        "repaired": outcome.counts.repaired,
         "torn_fences": outcome.counts.torn_fences,
         "trace_hash": format!("{:016x}", outcome.hash),
     })
@@ -219,7 +221,9 @@ fn print_json(explored: &Explored, shrunk: &[Shrunk], elapsed: Duration) {
             "leaders": counts.leaders,
             "acknowledged": counts.acknowledged,
             "read": counts.read,
+            "ranges": counts.ranges,
             "compacted": counts.compacted,
+            "repaired": counts.repaired,
             "torn_fences": counts.torn_fences,
             "failures": failures,
         })
