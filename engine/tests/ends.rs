@@ -14,6 +14,8 @@ use std::path::Path;
 use kaas_engine::types::Offset;
 use kaas_engine::verify::Kind;
 use kaas_engine::{EngineError, FetchedRecords, Isolation, ReadError, ReadRequest, RecordsPart};
+use kaas_fault_injection::simulated::{Profile, Simulation, seeded};
+use kaas_substrate::OpenMode;
 use looking::{assert_found, change, closed, crashed, edit_json, files, fill, last_log, small_segments};
 use mending::{assert_serves, mend, open, placed, without};
 use support::Volume;
@@ -57,6 +59,53 @@ fn a_last_segment_that_is_too_short() {
         let repaired = mend(&volume);
         assert_eq!(repaired.lost.last().unwrap().to, open(&volume).partition.status().log_end.0);
         assert_serves(&volume, &expected, given);
+    }
+}
+
+/// What a host has in its cache does not stand for what the volume has: the host that wrote the log still holds all of it, and does not
+/// ask when it opens (as with a delegation, with `nocto`, or ceph-fuse's page cache). Led by it, the log would take new records
+/// behind the hole, acknowledge them, and no other host could open it again.
+#[test]
+fn a_last_segment_that_is_too_short_beneath_the_writers_cache() {
+    let nfs = Simulation::new(Profile::nfs(), seeded(1));
+    let mut volume = Volume::on(nfs.host(0), None);
+    volume.config.segment_bytes = 1000;
+    let log = volume.open();
+    fill(&log, 0);
+    log.close();
+    let on_this_host = volume.substrate.list(&volume.dir).unwrap();
+    let last = on_this_host.iter().filter(|entry| entry.name.to_str().unwrap().ends_with(".log")).max();
+    let path = volume.dir.join(&last.unwrap().name);
+    let cached = volume.substrate.open(&path, OpenMode::Read).unwrap();
+    let length = cached.length().unwrap();
+    cached.read_at(&mut vec![0; length as usize], 0).unwrap();
+    drop(cached);
+
+    nfs.change_profile(|profile| {
+        profile.opens_revalidate = false;
+        profile.attributes_ms = 60_000;
+    });
+    let other = nfs.host(1);
+    let file = other.open(&path, OpenMode::Write).unwrap();
+    file.set_length(length - 1).unwrap();
+    file.sync_data().unwrap();
+    drop(file);
+    let seen = |mode| volume.substrate.open(&path, mode).unwrap().length().unwrap();
+    assert_eq!(
+        (seen(OpenMode::Read), seen(OpenMode::ReadUncached)),
+        (length, length - 1),
+        "the cache is asked"
+    );
+    match volume.try_open() {
+        Err(EngineError::Damaged { path: found, reason }) => {
+            assert_eq!(found, path);
+            assert!(reason.contains("were committed"), "{reason}");
+        }
+        Err(other) => panic!("{other}"),
+        Ok(log) => {
+            let appended = log.append(&["behind the hole"]).unwrap();
+            panic!("{appended:?} was acknowledged");
+        }
     }
 }
 
