@@ -118,6 +118,12 @@ fn a_directory_that_cannot_be_measured_is_reported() {
         (dir.path(), &["--rounds", "2"], "3 to 1000"),
         (dir.path(), &["--takeover", "10MiB,0"], "8 MiB at least"),
         (dir.path(), &["--compaction", "0"], "1 MiB at least"),
+        (
+            dir.path(),
+            &["--takeover", "10MiB,1048576GiB"],
+            "a takeover of 1048576 GiB needs 1048576 GiB of space",
+        ),
+        (dir.path(), &["--compaction", "1048576GiB"], "compaction of 1048576 GiB needs 3145728 GiB of space"),
     ] {
         let output = bench(path, args);
         let complaint = String::from_utf8(output.stderr).unwrap();

@@ -12,6 +12,7 @@ use kaas_substrate::OpenMode;
 use serde::Serialize;
 
 use super::place::{Place, append_while_made, first_epoch};
+use super::text::bytes_words;
 use super::{BenchError, Progress, Spread, path};
 use crate::batch::{BatchOptions, SimpleRecord, data_batch};
 use crate::{CleanerSettings, EngineSettings, LogConfig};
@@ -89,7 +90,7 @@ fn one_size(place: &Arc<Place>, size: u64, progress: &Progress) -> Result<Compac
     let (mut round_ms, mut ratio) = (Vec::new(), Vec::new());
     let (mut read, mut written) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
-        progress.at(format!("compaction: a log of {} MiB", size >> 20));
+        progress.at(format!("compaction: a log of {}", bytes_words(size)));
         place.birth(NAME)?;
         let engine = place.engine()?;
         let config = LogConfig {

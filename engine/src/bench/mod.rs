@@ -34,6 +34,7 @@ pub use self::takeover::Takeover;
 pub use self::text::render;
 
 use self::place::Place;
+use self::text::bytes_words;
 
 /// Version of the JSON.
 pub const FORMAT: u32 = 1;
@@ -91,6 +92,9 @@ pub enum BenchError {
     Batch(#[from] crate::batch::BatchError),
     #[error("no threads: {0}")]
     Threads(#[from] std::io::Error),
+    /// Found out before anything is measured.
+    #[error("{what} of {} needs {} of space, and the volume has {}", bytes_words(*log), bytes_words(*needs), bytes_words(*has))]
+    NoRoom { what: &'static str, log: u64, needs: u64, has: u64 },
     #[error("the partition ended in the middle of a round")]
     Ended,
     /// [`Progress::cancelled`] was set.
@@ -152,6 +156,7 @@ pub fn bench(options: &Options, progress: &Progress) -> Result<Report, BenchErro
     // Opening would make it, and the mount that was meant may be somewhere else.
     recognise::open_to_read(&options.dir)?;
     let root = recognise::open(&options.dir, options.choice)?;
+    check_room(options, root.space()?.available_bytes)?;
     let begun = scratch::begin(&*root, PREFIX, &scratch::random_name(PREFIX))?;
     let name = begun.scratch.name().to_owned();
     let measured = recognise::open(&options.dir.join(&name), options.choice)
@@ -161,6 +166,23 @@ pub fn bench(options: &Options, progress: &Progress) -> Result<Report, BenchErro
     let report = measured?;
     removed?;
     Ok(report)
+}
+
+/// Whether the largest logs fit into so many bytes; a volume that does not tell has room.
+fn check_room(options: &Options, available: Option<u64>) -> Result<(), BenchError> {
+    let largest = [
+        ("a takeover", &options.takeover_bytes, 1, takeover::ADDED_BYTES),
+        // The log, what is left of it, and the same once more, raw.
+        ("compaction", &options.compaction_bytes, 3, 0),
+    ];
+    for (what, sizes, times, more) in largest {
+        let log = sizes.iter().copied().max().unwrap_or_default();
+        let needs = log.saturating_mul(times).saturating_add(more);
+        if let Some(has) = available.filter(|has| log > 0 && needs > *has) {
+            return Err(BenchError::NoRoom { what, log, needs, has });
+        }
+    }
+    Ok(())
 }
 
 fn measure(options: &Options, place: Place, progress: &Progress) -> Result<Report, BenchError> {
@@ -232,6 +254,35 @@ fn path(name: &str) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn logs_that_do_not_fit_are_refused_before_anything_is_measured() {
+        let options = |takeover_bytes: &[u64], compaction_bytes: &[u64]| Options {
+            dir: PathBuf::new(),
+            choice: Choice::Recognise,
+            commits: true,
+            partitions: Vec::new(),
+            batch_bytes: Vec::new(),
+            in_flight: Vec::new(),
+            rounds: 3,
+            round: Duration::ZERO,
+            reads: true,
+            takeover_bytes: takeover_bytes.to_vec(),
+            compaction_bytes: compaction_bytes.to_vec(),
+        };
+        let gib = 1 << 30;
+        let refusal = |options: &Options, has| check_room(options, has).err().map(|error| error.to_string());
+        let takeover = options(&[gib, 7 * gib], &[]);
+        assert_eq!(refusal(&takeover, Some(8 * gib)), None);
+        assert_eq!(refusal(&takeover, None), None);
+        let told = "a takeover of 7 GiB needs 7 GiB of space, and the volume has 6.5 GiB";
+        assert_eq!(refusal(&takeover, Some(13 * gib / 2)), Some(told.to_owned()));
+        assert!(refusal(&takeover, Some(7 * gib + takeover::ADDED_BYTES - 1)).is_some());
+        assert_eq!(refusal(&takeover, Some(7 * gib + takeover::ADDED_BYTES)), None);
+        assert_eq!(refusal(&options(&[], &[gib]), Some(3 * gib)), None);
+        assert!(refusal(&options(&[], &[gib]), Some(3 * gib - 1)).is_some());
+        assert_eq!(refusal(&options(&[], &[]), Some(0)), None);
+    }
 
     #[test]
     fn a_spread_is_of_sorted_values() {

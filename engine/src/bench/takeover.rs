@@ -24,6 +24,9 @@ pub(super) const TAIL_BYTES: u64 = 8 << 20;
 /// Takeovers at each size.
 const TIMES: usize = 5;
 
+/// What is appended beyond the largest size.
+pub(super) const ADDED_BYTES: u64 = TIMES as u64 * TAIL_BYTES;
+
 /// What was measured at one size.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Takeover {

@@ -199,6 +199,7 @@ fn hint(error: &BenchError) -> Option<&'static str> {
             "name an existing directory that this user may write in, with room for what is measured"
         }
         BenchError::Open(_) => "kaas-engine qualify says more about the mount",
+        BenchError::NoRoom { .. } => "ask for smaller logs, or make room",
         BenchError::NotRemoved { .. } => "the next run removes it",
         _ => return None,
     })
