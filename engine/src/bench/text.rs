@@ -161,10 +161,10 @@ fn milliseconds(spread: Spread) -> String {
     format!("{:.1} ({:.1} to {:.1})", spread.median, spread.min, spread.max)
 }
 
-/// Bytes in the largest unit of which there is one, to three digits, the last one rounded.
+/// Bytes in the largest unit of which there is one once they are rounded, to three or four digits.
 pub(super) fn bytes_words(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    let Some((unit, one)) = UNITS.into_iter().find(|(_, one)| bytes >= *one) else {
+    let Some((unit, one)) = UNITS.into_iter().find(|(_, one)| bytes >= one - one / 2048) else {
         return format!("{bytes} B");
     };
     let number = bytes as f64 / one as f64;
@@ -182,6 +182,9 @@ mod tests {
             (0, "0 B"),
             (1023, "1023 B"),
             (1024, "1 KiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            ((1 << 30) - (1 << 18), "1 GiB"),
+            (1023 << 20, "1023 MiB"),
             (4096, "4 KiB"),
             (1 << 20, "1 MiB"),
             ((1 << 20) + (1 << 19), "1.5 MiB"),
