@@ -61,7 +61,7 @@ fn import_into(kafka: &Memory, target: &Arc<dyn Substrate>) -> Result<Report, Im
     let sources = [Source { volume: Arc::new(kafka.clone()), only: None }];
     let progress = Progress::default();
     let plan = plan(&sources, Some(&**target), &Options { node_id: 1, ..Options::default() }, &progress)?;
-    let _ = plan.report().to_text();
+    let _ = plan.report().to_text(100);
     plan.carry_out(target, &progress)
 }
 

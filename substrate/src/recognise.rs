@@ -9,7 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::statfs;
+use rustix::fs::{Access, AtFlags, CWD, accessat, statfs};
+use rustix::io::Errno;
 
 use crate::{CephClient, CephFs, Local, Mounted, Nfs, Substrate, create_root, nfs};
 
@@ -117,6 +118,21 @@ pub fn recognise(path: &Path) -> Result<Mount, crate::Error> {
 /// Opens `path` with the implementation for its volume, creating the directory, durably, if it is absent. Nothing is
 /// touched if the volume is refused.
 pub fn open(path: &Path, choice: Choice) -> Result<Arc<dyn Substrate>, OpenError> {
+    let (family, mount) = judge(path, choice)?;
+    create_root(path)?;
+    Ok(Arc::new(match family {
+        Family::Nfs => Nfs::open(path)?,
+        Family::CephFs => CephFs::open(path, mount.ceph_client())?,
+        Family::Local | Family::Unknown => Local::open(path)?,
+    }))
+}
+
+/// Whether [`open`] would refuse the volume of `path`. Nothing is touched.
+pub fn check(path: &Path, choice: Choice) -> Result<(), OpenError> {
+    judge(path, choice).map(|_| ())
+}
+
+fn judge(path: &Path, choice: Choice) -> Result<(Family, Mount), OpenError> {
     let mount = recognise(path)?;
     let family = match (mount.family, choice.family()) {
         (found, None) => found,
@@ -134,12 +150,7 @@ pub fn open(path: &Path, choice: Choice) -> Result<Arc<dyn Substrate>, OpenError
     if let Err(refusal) = check_options(&mount) {
         return Err(OpenError::Refused { path: path.to_owned(), family, point: mount.point, refusal });
     }
-    create_root(path)?;
-    Ok(Arc::new(match family {
-        Family::Nfs => Nfs::open(path)?,
-        Family::CephFs => CephFs::open(path, mount.ceph_client())?,
-        Family::Local | Family::Unknown => Local::open(path)?,
-    }))
+    Ok((family, mount))
 }
 
 /// Opens an existing directory with the implementation for its volume, for tools that only read: a mount that a broker
@@ -189,7 +200,20 @@ impl Mount {
     }
 }
 
-fn nearest_existing(path: &Path) -> io::Result<PathBuf> {
+/// Whether this process may make something in `path`, or, if that is absent, in its nearest existing parent. Nothing is
+/// touched; what the volume itself would say to a write is not known by it.
+pub fn check_access(path: &Path) -> Result<(), crate::Error> {
+    let failed = |error: io::Error| crate::Error::new(crate::Operation::Create, path, error);
+    let existing = nearest_existing(path).map_err(failed)?;
+    if !existing.is_dir() {
+        return Err(failed(Errno::NOTDIR.into()));
+    }
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, &existing, wanted, AtFlags::EACCESS).map_err(|error| failed(error.into()))
+}
+
+/// `path` without links and dots, or its nearest existing parent if it is absent.
+pub fn nearest_existing(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let mut next = absolute.as_path();
     loop {

@@ -5,15 +5,16 @@
 //! up) are "flexible": strings have compact lengths. Offsets that are part of a transaction count once its marker says so.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use kaas_substrate::{OpenMode, Substrate};
 use serde::Serialize;
 
-use super::kafka_files::{Fields, FileName};
-use super::source::{Source, shown};
+use super::kafka_files::{DirName, Fields, FileName};
+use super::missing::missing;
+use super::source::{Checkpoints, Source, shown};
 use super::{ImportError, Problem};
 use crate::batch::{BatchHeader, DecodeLimits, Marker, decode_records, read_marker};
 use crate::io::{IoPool, IoPoolSettings};
@@ -21,13 +22,15 @@ use crate::journal::{self, Journal, JournalSettings};
 use crate::layout::{GROUP_SLOTS, group_slot_dir, slot_of};
 use crate::leadership::{self, Claimant};
 use crate::log::scan::{BatchScanner, Check, Scanned};
-use crate::types::ProducerId;
+use crate::types::{Offset, ProducerId};
 
 /// Kafka's topic.
 pub(super) const TOPIC: &str = "__consumer_offsets";
 
 /// The first version of keys that is not about an offset.
 const MEMBERS_KEY: i16 = 2;
+
+const WITHOUT: &str = "restore it from another replica, or import without committed offsets (--no-groups)";
 
 /// Offsets of one group that one append of a journal holds.
 const OFFSETS_PER_APPEND: usize = 1000;
@@ -61,18 +64,22 @@ type Key = (String, String, i32);
 /// Of one slot: by group, topics and offsets.
 type SlotOffsets<'a> = BTreeMap<&'a str, Vec<(&'a str, &'a CommittedOffset)>>;
 
+type Offsets = BTreeMap<Key, CommittedOffset>;
+
 /// What was committed.
 #[derive(Debug, Default)]
 pub(super) struct GroupOffsets {
-    offsets: BTreeMap<Key, CommittedOffset>,
+    offsets: Offsets,
 }
 
 /// What the records of one partition of the topic say so far.
 #[derive(Debug, Default)]
 struct State {
-    offsets: BTreeMap<Key, CommittedOffset>,
+    offsets: Offsets,
     /// Of transactions that have not ended.
     pending: BTreeMap<i64, Vec<(Key, Option<CommittedOffset>)>>,
+    /// The offset behind the last batch.
+    end: Offset,
 }
 
 impl State {
@@ -129,25 +136,29 @@ fn committed(partition: i32, value: &[u8]) -> Option<CommittedOffset> {
 }
 
 impl GroupOffsets {
-    /// Reads what Kafka's groups have committed, in all `sources` that are whole log directories.
-    pub(super) fn read(
-        sources: &[Source],
-        problems: &mut Vec<Problem>,
-    ) -> Result<Self, kaas_substrate::Error> {
-        let mut all = Self::default();
+    /// Reads what Kafka's groups have committed, in all `sources` that are whole log directories. Of several replicas of a
+    /// partition the longest counts.
+    pub(super) fn read(sources: &[Source], problems: &mut Vec<Problem>) -> Self {
+        let mut longest: BTreeMap<u32, (Offset, Offsets)> = BTreeMap::new();
         for source in sources.iter().filter(|source| source.only.is_none()) {
-            for entry in source.volume.list(Path::new(""))? {
-                let is_partition = entry
-                    .name
-                    .to_str()
-                    .and_then(|name| name.strip_prefix(TOPIC)?.strip_prefix('-'))
-                    .is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-                if is_partition {
-                    all.offsets.extend(read_dir(&*source.volume, Path::new(&entry.name), problems)?);
+            let volume = &*source.volume;
+            let replicas = partitions_in(volume).and_then(|(checkpoints, partitions)| {
+                let read = |partition| Ok((partition, read_dir(volume, partition, &checkpoints, problems)?));
+                partitions.into_iter().map(read).collect::<Result<Vec<_>, kaas_substrate::Error>>()
+            });
+            match replicas {
+                Ok(replicas) => {
+                    for (partition, replica) in replicas {
+                        let known = longest.entry(partition).or_default();
+                        if known.0 <= replica.0 {
+                            *known = replica;
+                        }
+                    }
                 }
+                Err(error) => problems.push(Problem::unreadable(volume, &error)),
             }
         }
-        Ok(all)
+        Self { offsets: longest.into_values().flat_map(|(_, offsets)| offsets).collect() }
     }
 
     /// Keeps those of the topics that `wanted` names.
@@ -211,11 +222,26 @@ fn make_parents(substrate: &dyn Substrate, dir: &Path) -> Result<(), kaas_substr
     Ok(())
 }
 
+/// The partitions of the topic in a log directory, and the directory's checkpoints.
+fn partitions_in(volume: &dyn Substrate) -> Result<(Checkpoints, Vec<u32>), kaas_substrate::Error> {
+    let entries = volume.list(Path::new(""))?;
+    let partition = |entry: &kaas_substrate::Entry| match DirName::parse(entry.name.to_str()?) {
+        DirName::Partition { topic, partition } => (topic == TOPIC).then_some(partition),
+        _ => None,
+    };
+    let partitions = entries.iter().filter_map(partition).collect();
+    // What is wrong with the checkpoints has been told.
+    Ok((Checkpoints::read(volume, &entries, &mut Vec::new()), partitions))
+}
+
+/// Reads a partition: the offset behind its last record, and what was committed.
 fn read_dir(
     volume: &dyn Substrate,
-    dir: &Path,
+    partition: u32,
+    checkpoints: &Checkpoints,
     problems: &mut Vec<Problem>,
-) -> Result<BTreeMap<Key, CommittedOffset>, kaas_substrate::Error> {
+) -> Result<(Offset, Offsets), kaas_substrate::Error> {
+    let dir = &PathBuf::from(format!("{TOPIC}-{partition}"));
     let mut logs: Vec<_> = volume
         .list(dir)?
         .iter()
@@ -225,17 +251,27 @@ fn read_dir(
         })
         .collect();
     logs.sort_unstable();
+    let recovery_point = checkpoints.recovery_point(&(TOPIC.to_owned(), partition)).unwrap_or(Offset::ZERO);
     let mut state = State::default();
+    let mut tell = |path: &Path, reason: String| {
+        let problem = format!("committed offsets cannot be read: {reason}");
+        problems.push(Problem::new(shown(volume, path), problem, WITHOUT));
+    };
     for base in logs {
         let path = dir.join(format!("{:020}.log", base.0));
-        if let Err(reason) = read_file(volume, &path, &mut state)? {
-            problems.push(Problem::new(
-                shown(volume, &path),
-                format!("committed offsets cannot be read: {reason}"),
-                "import without them (--no-groups), or restore the file from another replica",
-            ));
-            break;
+        state.end = state.end.max(base);
+        match read_file(volume, &path, &mut state)? {
+            FileEnd::Whole => {}
+            // A crash may have left it so, at the end of what was flushed.
+            FileEnd::Torn(_) if !checkpoints.is_clean && state.end >= recovery_point => break,
+            FileEnd::Torn(reason) | FileEnd::Unreadable(reason) => {
+                tell(&path, reason);
+                return Ok((state.end, state.offsets));
+            }
         }
+    }
+    if state.end < recovery_point {
+        tell(dir, format!("{}: the log ended at {recovery_point}", missing(state.end, recovery_point)));
     }
     if !state.pending.is_empty() {
         problems.push(Problem::new(
@@ -244,26 +280,41 @@ fn read_dir(
             "start Kafka and let its coordinator end it, or import without committed offsets (--no-groups)",
         ));
     }
-    Ok(state.offsets)
+    Ok((state.end, state.offsets))
 }
 
-/// Reads the records of a file; a torn end is where Kafka would cut it. The inner error says what cannot be read.
+/// How the reading of a file ended.
+enum FileEnd {
+    Whole,
+    /// At bytes that are no batch.
+    Torn(String),
+    /// At a batch that says what it cannot.
+    Unreadable(String),
+}
+
 fn read_file(
     volume: &dyn Substrate,
     path: &Path,
     state: &mut State,
-) -> Result<Result<(), String>, kaas_substrate::Error> {
+) -> Result<FileEnd, kaas_substrate::Error> {
     let file = volume.open(path, OpenMode::Read)?;
     let mut scanner = BatchScanner::new(&*file, 0, file.length()?, Check::Crc);
-    while let Scanned::Batch { position, header } = scanner.next()? {
+    loop {
+        let (position, header) = match scanner.next()? {
+            Scanned::Batch { position, header } => (position, header),
+            Scanned::End => return Ok(FileEnd::Whole),
+            Scanned::Torn { position, reason } => {
+                return Ok(FileEnd::Torn(format!("at byte {position}: {reason}")));
+            }
+        };
         let Some(batch) = scanner.verified_batch(position, &header)?.map(Bytes::copy_from_slice) else {
-            break;
+            return Ok(FileEnd::Unreadable("it changes while it is read".to_owned()));
         };
         if let Err(reason) = read_batch(&batch, &header, state) {
-            return Ok(Err(format!("at offset {}: {reason}", header.base_offset)));
+            return Ok(FileEnd::Unreadable(format!("at offset {}: {reason}", header.base_offset)));
         }
+        state.end = header.next_offset();
     }
-    Ok(Ok(()))
 }
 
 fn read_batch(batch: &Bytes, header: &BatchHeader, state: &mut State) -> Result<(), String> {

@@ -17,8 +17,13 @@ pub(super) const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 pub(super) const PARTITION_METADATA: &str = "partition.metadata";
 
 /// Kafka's own topics. They are not imported as topics.
-pub(super) const INTERNAL_TOPICS: [&str; 4] =
-    ["__cluster_metadata", "__consumer_offsets", "__transaction_state", "__share_group_state"];
+pub(super) const INTERNAL_TOPICS: [&str; 5] = [
+    "__cluster_metadata",
+    "__consumer_offsets",
+    "__remote_log_metadata",
+    "__share_group_state",
+    "__transaction_state",
+];
 
 /// What a directory of a log directory is, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,16 +32,49 @@ pub(super) enum DirName {
         topic: String,
         partition: u32,
     },
-    /// On its way out, or a copy that was being made: `-delete`, `-future`, `-stray`.
-    Transient,
+    /// Not a partition that Kafka serves from here, by the suffix that it gave it.
+    Transient(Transient),
     Other,
+}
+
+/// Directories that Kafka was done with, or not yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Transient {
+    /// `-delete`: of a deleted topic, or a partition that was moved away.
+    Deleted,
+    /// `-future`: a copy that was being made, from one log directory to another.
+    Future,
+    /// `-stray`: of a partition that Kafka's metadata does not give this broker.
+    Stray,
+}
+
+impl Transient {
+    pub(super) const ALL: [Self; 3] = [Self::Deleted, Self::Future, Self::Stray];
+
+    /// What Kafka has put behind the name.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Deleted => "-delete",
+            Self::Future => "-future",
+            Self::Stray => "-stray",
+        }
+    }
+
+    /// Why there is nothing to import in it.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::Deleted => "Kafka was deleting it",
+            Self::Future => "a copy that Kafka had not finished, of a partition in another log directory",
+            Self::Stray => "Kafka's metadata does not have it on this broker",
+        }
+    }
 }
 
 impl DirName {
     pub(super) fn parse(name: &str) -> Self {
-        if ["-delete", "-future", "-stray"].iter().any(|suffix| name.ends_with(suffix)) && name.contains('.')
-        {
-            return Self::Transient;
+        let transient = Transient::ALL.into_iter().find(|kind| name.ends_with(kind.suffix()));
+        if let Some(kind) = transient.filter(|_| name.contains('.')) {
+            return Self::Transient(kind);
         }
         match name.rsplit_once('-') {
             Some((topic, number)) if !topic.is_empty() => match number.parse::<u32>() {
@@ -56,6 +94,8 @@ pub(super) enum FileName {
     Log(Offset),
     /// A producer snapshot at this offset.
     Snapshot(Offset),
+    /// An index of the segment at this offset.
+    Index(Offset),
     /// The result of a compaction that was being put into place.
     Swap,
     /// Derived, or of no use any more.
@@ -66,8 +106,7 @@ pub(super) enum FileName {
 
 impl FileName {
     pub(super) fn parse(name: &str) -> Self {
-        let derived = [".index", ".timeindex", ".txnindex", ".deleted", ".cleaned"];
-        if derived.iter().any(|suffix| name.ends_with(suffix))
+        if [".deleted", ".cleaned"].iter().any(|suffix| name.ends_with(suffix))
             || [LEADER_EPOCHS, PARTITION_METADATA].contains(&name)
         {
             return Self::Ignored;
@@ -78,6 +117,9 @@ impl FileName {
         match name.rsplit_once('.') {
             Some((stem, "log")) => offset_name(stem).map_or(Self::Other, Self::Log),
             Some((stem, "snapshot")) => offset_name(stem).map_or(Self::Other, Self::Snapshot),
+            Some((stem, "index" | "timeindex" | "txnindex")) => {
+                offset_name(stem).map_or(Self::Ignored, Self::Index)
+            }
             _ => Self::Other,
         }
     }
@@ -288,9 +330,9 @@ mod tests {
             ("orders--1", partition("orders-", 1)),
             ("-1", DirName::Other),
             ("orders", DirName::Other),
-            ("orders-0.8d5b0b1a3c5f4c8a9e6f.1234-delete", DirName::Transient),
-            ("orders-0.8d5b0b1a3c5f4c8a9e6f-future", DirName::Transient),
-            ("my.topic-stray", DirName::Transient),
+            ("orders-0.8d5b0b1a3c5f4c8a9e6f.1234-delete", DirName::Transient(Transient::Deleted)),
+            ("orders-0.8d5b0b1a3c5f4c8a9e6f-future", DirName::Transient(Transient::Future)),
+            ("my.topic-stray", DirName::Transient(Transient::Stray)),
         ] {
             assert_eq!(DirName::parse(name), expected, "{name}");
         }
@@ -301,7 +343,8 @@ mod tests {
         for (name, expected) in [
             ("00000000000000000012.log", FileName::Log(Offset(12))),
             ("00000000000000000012.snapshot", FileName::Snapshot(Offset(12))),
-            ("00000000000000000012.timeindex", FileName::Ignored),
+            ("00000000000000000012.timeindex", FileName::Index(Offset(12))),
+            ("00000000000000000012.index.deleted", FileName::Ignored),
             ("00000000000000000012.log.deleted", FileName::Ignored),
             ("00000000000000000012.log.cleaned", FileName::Ignored),
             ("00000000000000000012.log.swap", FileName::Swap),

@@ -1,17 +1,19 @@
-//! Topic configs, out of KRaft's metadata log (KIP-500): `__cluster_metadata-0`, its newest snapshot and the segments.
+//! What there is to know of topics in KRaft's metadata log (KIP-500): `__cluster_metadata-0`, its newest snapshot and the
+//! segments.
 //!
-//! Of the many kinds of records four matter here: a topic is created (2), a config is set or taken back (4), a topic is
-//! removed (9), producer ids are given to a broker (15). Each value is framed by three varints: frame version (1), kind, version of the kind. All of them are
-//! "flexible": strings have compact lengths.
+//! Of the many kinds of records five matter here: a topic is created (2), and a partition of it (3), a config is set or
+//! taken back (4), a topic is removed (9), producer ids are given to a broker (15). Each value is framed by three varints:
+//! frame version (1), kind, version of the kind. All of them are "flexible": strings have compact lengths.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use kaas_substrate::{OpenMode, Substrate};
 
 use super::Problem;
 use super::kafka_files::{Fields, offset_name};
+use super::missing::missing;
 use super::source::shown;
 use crate::batch::{DecodeLimits, decode_records};
 use crate::log::scan::{BatchScanner, Check, Scanned};
@@ -24,21 +26,63 @@ pub(super) type TopicConfigs = BTreeMap<String, String>;
 
 const FRAME_VERSION: u32 = 1;
 const TOPIC_RECORD: u32 = 2;
+const PARTITION_RECORD: u32 = 3;
 const CONFIG_RECORD: u32 = 4;
 const REMOVE_TOPIC_RECORD: u32 = 9;
 const PRODUCER_IDS_RECORD: u32 = 15;
 const TOPIC_RESOURCE: i8 = 2;
 
+const RESTORE: &str = "restore it from another node of Kafka, or give a copy of the log directory without \
+                       __cluster_metadata-0 and name with --config what the topics need";
+
+/// A topic that has not been removed.
+#[derive(Debug, Default)]
+struct KnownTopic {
+    name: String,
+    partitions: u32,
+}
+
 /// What the records say.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    names: BTreeMap<[u8; 16], String>,
-    pub(super) configs: BTreeMap<String, TopicConfigs>,
-    /// The first producer id that Kafka has not given to a broker.
-    pub(super) next_producer_id: i64,
+    topics: BTreeMap<[u8; 16], KnownTopic>,
+    configs: BTreeMap<String, TopicConfigs>,
+    next_producer_id: i64,
+    end: Offset,
 }
 
 impl State {
+    /// The offset behind the last record: of two replicas the one with the higher one is newer.
+    pub(super) fn end(&self) -> Offset {
+        self.end
+    }
+
+    /// A topic's own configs.
+    pub(super) fn configs(&self, topic: &str) -> TopicConfigs {
+        self.configs.get(topic).cloned().unwrap_or_default()
+    }
+
+    /// Whether segments of a topic may be in tiered storage.
+    pub(super) fn is_tiered(&self, topic: &str) -> bool {
+        let enabled = self.configs.get(topic).and_then(|configs| configs.get("remote.storage.enable"));
+        enabled.is_some_and(|enabled| enabled == "true")
+    }
+
+    /// How many partitions the topic with an id has; `None` if there is no such topic.
+    pub(super) fn partitions(&self, id: [u8; 16]) -> Option<u32> {
+        self.topics.get(&id).map(|topic| topic.partitions)
+    }
+
+    /// The names of all topics.
+    pub(super) fn topics(&self) -> impl Iterator<Item = &str> {
+        self.topics.values().map(|topic| topic.name.as_str())
+    }
+
+    /// The first producer id that Kafka has not given to a broker.
+    pub(super) fn next_producer_id(&self) -> i64 {
+        self.next_producer_id
+    }
+
     /// Takes a record in; `None` if it cannot be read.
     fn apply(&mut self, value: &[u8]) -> Option<()> {
         let mut fields = Fields(value);
@@ -49,7 +93,13 @@ impl State {
         match kind {
             TOPIC_RECORD => {
                 let name = fields.compact_string()??;
-                self.names.insert(fields.take()?, name);
+                self.topics.insert(fields.take()?, KnownTopic { name, partitions: 0 });
+            }
+            PARTITION_RECORD => {
+                let partition = u32::try_from(fields.i32()?).ok()?;
+                if let Some(topic) = self.topics.get_mut(&fields.take()?) {
+                    topic.partitions = topic.partitions.max(partition.checked_add(1)?);
+                }
             }
             CONFIG_RECORD => {
                 let resource = fields.i8()?;
@@ -64,8 +114,8 @@ impl State {
                 }
             }
             REMOVE_TOPIC_RECORD => {
-                if let Some(name) = self.names.remove(&fields.take()?) {
-                    self.configs.remove(&name);
+                if let Some(topic) = self.topics.remove(&fields.take()?) {
+                    self.configs.remove(&topic.name);
                 }
             }
             PRODUCER_IDS_RECORD => {
@@ -78,84 +128,118 @@ impl State {
     }
 }
 
-/// Reads the metadata log.
+/// Reads the metadata log; `None` if it cannot be read whole, which is a problem. If Kafka was not stopped cleanly, its last
+/// segment may have a torn end, which is where Kafka would cut it.
 pub(super) fn read(
     volume: &dyn Substrate,
     dir: &Path,
+    is_clean: bool,
     problems: &mut Vec<Problem>,
-) -> Result<State, kaas_substrate::Error> {
-    let (mut logs, mut snapshot) = (Vec::new(), None);
-    for entry in volume.list(dir)? {
-        let name = entry.name.to_string_lossy().into_owned();
-        match name.rsplit_once('.') {
-            Some((stem, "log")) => logs.extend(offset_name(stem).map(|base| (base, name.clone()))),
-            // `<end offset>-<epoch>.checkpoint`
-            Some((stem, "checkpoint")) => {
-                let end = stem.split_once('-').and_then(|(end, _)| offset_name(end));
-                snapshot = snapshot.max(end.map(|end| (end, name.clone())));
-            }
-            _ => {}
+) -> Option<State> {
+    let mut reader = Reader { volume, state: State::default(), expected: None };
+    match reader.run(dir, is_clean) {
+        Ok(Ok(())) => return Some(reader.state),
+        Ok(Err((path, reason))) => {
+            let problem = format!("the metadata log cannot be read: {reason}");
+            problems.push(Problem::new(shown(volume, &path), problem, RESTORE));
         }
+        Err(error) => problems.push(Problem::unreadable(volume, &error)),
     }
-    logs.sort_unstable();
-    let mut state = State::default();
-    let mut from = Offset::ZERO;
-    if let Some((end, name)) = snapshot {
-        read_file(volume, &dir.join(name), Offset::ZERO, &mut state, problems)?;
-        from = end;
-    }
-    for (_, name) in logs {
-        read_file(volume, &dir.join(name), from, &mut state, problems)?;
-    }
-    Ok(state)
+    None
 }
 
-/// Reads the records of a file from `from` on. A torn end is where Kafka would cut it.
-fn read_file(
-    volume: &dyn Substrate,
-    path: &Path,
-    from: Offset,
-    state: &mut State,
-    problems: &mut Vec<Problem>,
-) -> Result<(), kaas_substrate::Error> {
-    let file = volume.open(path, OpenMode::Read)?;
-    let mut scanner = BatchScanner::new(&*file, 0, file.length()?, Check::Crc);
-    let mut unreadable = |reason: String| {
-        problems.push(Problem::new(
-            shown(volume, path),
-            format!("the metadata log cannot be read: {reason}"),
-            "name what the topics need with --config, and give a copy of the log directory without __cluster_metadata-0",
-        ));
-    };
-    while let Scanned::Batch { position, header } = scanner.next()? {
-        if header.is_control() || header.last_offset() < from {
-            continue;
-        }
-        let Some(batch) = scanner.verified_batch(position, &header)?.map(Bytes::copy_from_slice) else {
-            break;
-        };
-        let records = match decode_records(&batch, &DecodeLimits::default()) {
-            Ok(records) => records,
-            Err(error) => {
-                unreadable(error.to_string());
-                break;
+struct Reader<'a> {
+    volume: &'a dyn Substrate,
+    state: State,
+    /// The offset behind the last batch of the segments, or the snapshot's end.
+    expected: Option<Offset>,
+}
+
+/// The outer error is the volume's, the inner one says what of a file cannot be read.
+type Outcome<E> = Result<Result<(), E>, kaas_substrate::Error>;
+
+impl Reader<'_> {
+    fn run(&mut self, dir: &Path, is_clean: bool) -> Outcome<(PathBuf, String)> {
+        let (mut logs, mut snapshot) = (Vec::new(), None);
+        for entry in self.volume.list(dir)? {
+            let name = entry.name.to_string_lossy().into_owned();
+            match name.rsplit_once('.') {
+                Some((stem, "log")) => logs.extend(offset_name(stem).map(|base| (base, name.clone()))),
+                // `<end offset>-<epoch>.checkpoint`
+                Some((stem, "checkpoint")) => {
+                    let end = stem.split_once('-').and_then(|(end, _)| offset_name(end));
+                    snapshot = snapshot.max(end.map(|end| (end, name.clone())));
+                }
+                _ => {}
             }
-        };
-        for record in records {
-            let read = record.map_err(|error| error.to_string()).and_then(|record| {
-                let is_new = record.offset >= from;
-                let value = record.value.filter(|_| is_new);
-                value
-                    .map_or(Some(()), |value| state.apply(&value))
-                    .ok_or_else(|| format!("at offset {}", record.offset))
-            });
-            if let Err(reason) = read {
-                unreadable(reason);
-                return Ok(());
+        }
+        logs.sort_unstable();
+        let mut from = Offset::ZERO;
+        if let Some((end, name)) = snapshot {
+            // Its own offsets begin at 0.
+            let path = dir.join(name);
+            if let Err(reason) = self.file(&path, Offset::ZERO, false)? {
+                return Ok(Err((path, reason)));
+            }
+            from = end;
+        }
+        self.expected = Some(from);
+        for (index, (_, name)) in logs.iter().enumerate() {
+            // Below the snapshot's end nothing is needed any more, and there may be older segments.
+            if logs.get(index + 1).is_some_and(|(next, _)| *next <= from) {
+                continue;
+            }
+            let may_be_torn = !is_clean && index + 1 == logs.len();
+            let path = dir.join(name);
+            if let Err(reason) = self.file(&path, from, may_be_torn)? {
+                return Ok(Err((path, reason)));
+            }
+        }
+        self.state.end = self.expected.unwrap_or(from);
+        Ok(Ok(()))
+    }
+
+    /// Reads the records of a file from `from` on.
+    fn file(&mut self, path: &Path, from: Offset, may_be_torn: bool) -> Outcome<String> {
+        let file = self.volume.open(path, OpenMode::Read)?;
+        let mut scanner = BatchScanner::new(&*file, 0, file.length()?, Check::Crc);
+        loop {
+            let (position, header) = match scanner.next()? {
+                Scanned::Batch { position, header } => (position, header),
+                Scanned::End => return Ok(Ok(())),
+                Scanned::Torn { .. } if may_be_torn => return Ok(Ok(())),
+                Scanned::Torn { position, reason } => {
+                    return Ok(Err(format!("at byte {position}: {reason}")));
+                }
+            };
+            if header.last_offset() < from {
+                continue;
+            }
+            if let Some(expected) = self.expected.replace(header.next_offset())
+                && header.base_offset > expected
+            {
+                return Ok(Err(missing(expected, header.base_offset)));
+            }
+            if header.is_control() {
+                continue;
+            }
+            let Some(batch) = scanner.verified_batch(position, &header)?.map(Bytes::copy_from_slice) else {
+                return Ok(Err(format!("at byte {position}: it changes while it is read")));
+            };
+            if let Err(reason) = self.batch(&batch, from) {
+                return Ok(Err(format!("at offset {}: {reason}", header.base_offset)));
             }
         }
     }
-    Ok(())
+
+    fn batch(&mut self, batch: &Bytes, from: Offset) -> Result<(), String> {
+        for record in decode_records(batch, &DecodeLimits::default()).map_err(|error| error.to_string())? {
+            let record = record.map_err(|error| error.to_string())?;
+            let Some(value) = record.value.filter(|_| record.offset >= from) else { continue };
+            self.state.apply(&value).ok_or_else(|| format!("the record at offset {}", record.offset))?;
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +269,10 @@ mod tests {
         let broker = record(4, &[&[4], &compact("1"), &compact("log.retention.ms"), &compact("7")]);
         for value in [
             record(2, &[&compact("orders"), &[9; 16]]),
+            record(3, &[&[0, 0, 0, 2], &[9; 16]]),
+            record(3, &[&[0, 0, 0, 0], &[9; 16]]),
+            config("orders", "remote.storage.enable", Some("true")),
+            config("orders", "remote.storage.enable", Some("false")),
             config("orders", "retention.ms", Some("5")),
             config("orders", "segment.bytes", Some("6")),
             config("orders", "segment.bytes", None),
@@ -197,7 +285,11 @@ mod tests {
             state.apply(&value).unwrap();
         }
         assert_eq!(state.configs.len(), 1);
-        assert_eq!(state.configs["orders"], TopicConfigs::from([("retention.ms".into(), "5".into())]));
+        let expected = [("retention.ms", "5"), ("remote.storage.enable", "false")];
+        let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(state.configs("orders"), TopicConfigs::from(expected));
+        assert_eq!((state.partitions([9; 16]), state.partitions([8; 16])), (Some(3), None));
+        assert!(!state.is_tiered("orders"));
         assert_eq!(state.apply(&[1, 4, 0, 2, 200]), None);
         assert_eq!(state.apply(&[0, 4, 0]), None);
     }

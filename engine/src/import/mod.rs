@@ -14,37 +14,41 @@
 mod group_offsets;
 mod kafka_files;
 mod metadata_log;
+mod missing;
+mod planning;
 mod read;
 mod report;
 mod source;
 mod target;
+mod text;
 
 use std::collections::BTreeMap;
-use std::hash::Hash;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use kaas_config::{BrokerConfigs, ConfigError, TopicConfigs, Value, topic_definition};
-use kaas_substrate::{OpenMode, Substrate};
-use siphasher::sip128::{Hasher128, SipHasher13};
+use kaas_substrate::{ErrorClass, Space, Substrate};
 
 use self::group_offsets::GroupOffsets;
-use self::read::{Nowhere, ReadPartition, read_partition};
+use self::read::{Nowhere, ReadPartition, Sink, read_partition};
 use self::source::{SourcePartition, shown};
 use self::target::{NewTopic, PartitionSink, Target};
 use crate::error::EngineError;
 use crate::identity::Identity;
 use crate::journal;
-use crate::layout::{Meta, PRODUCER_IDS_BLOCK, TOPICS_DIR};
+use crate::layout::Meta;
 use crate::leadership::{ClaimError, FenceError};
 use crate::manifest::versioned::VersionedError;
 use crate::types::Epoch;
+use crate::verify::grouped;
 
-pub use self::report::{ClusterIdReport, ConfigReport, CutReport, PartitionReport, Report, TopicReport};
-pub use self::source::Source;
+pub use self::planning::plan;
+pub use self::report::{
+    ClusterIdReport, ConfigReport, CutReport, Doubt, PartitionReport, PassedOver, Report, TopicReport,
+};
+pub use self::source::{Source, is_partition_dir};
 
 /// Configs that mean in kaas what they mean in Kafka, and are carried over.
 pub const CARRIED_CONFIGS: &[&str] = &[
@@ -67,9 +71,6 @@ pub const CARRIED_CONFIGS: &[&str] = &[
     "segment.jitter.ms",
     "segment.ms",
 ];
-
-/// Above this there is no whole block of producer ids.
-const PRODUCER_IDS_MAX: i64 = i64::MAX - PRODUCER_IDS_BLOCK;
 
 /// Kafka's default of `index.interval.bytes`.
 const INDEX_INTERVAL_BYTES: u64 = 4096;
@@ -103,6 +104,23 @@ pub struct Problem {
 impl Problem {
     fn new(path: PathBuf, problem: impl Into<String>, hint: &'static str) -> Self {
         Self { path, problem: problem.into(), hint }
+    }
+
+    /// Something of Kafka's that cannot be read.
+    fn unreadable(volume: &dyn Substrate, error: &kaas_substrate::Error) -> Self {
+        let hint = match error.class {
+            ErrorClass::NotFound | ErrorClass::Stale => {
+                "something removes files there: see to it that Kafka has ended, and import again"
+            }
+            _ if error.source.kind() == std::io::ErrorKind::PermissionDenied => "let this user read it",
+            ErrorClass::Invalid => {
+                "links, directories and special files are not read: put the file itself there"
+            }
+            ErrorClass::Io => "the volume fails (the kernel's log says more): take another replica",
+            _ => "import again",
+        };
+        let problem = format!("{} fails: {}", error.operation, error.source);
+        Self::new(shown(volume, &error.path), problem, hint)
     }
 }
 
@@ -170,9 +188,6 @@ pub enum ImportError {
     Deposed { by: Epoch },
     #[error(transparent)]
     Fence(FenceError),
-    /// There is no room for it.
-    #[error("{needed_bytes} bytes are to be written, and {available_bytes} are free")]
-    NoRoom { needed_bytes: u64, available_bytes: u64 },
     /// What was read is not what was checked: Kafka is running.
     #[error("{} has changed since it was checked", path.display())]
     Changed { path: PathBuf },
@@ -210,141 +225,22 @@ fn interval_bytes(configs: &BTreeMap<String, String>) -> u64 {
     configs.get("index.interval.bytes").and_then(|text| text.parse().ok()).unwrap_or(INDEX_INTERVAL_BYTES)
 }
 
-/// What kaas would refuse of a topic's configs: Kafka takes values that kaas could only ignore, and `--config` takes any.
-fn wrong_configs(topic: &str, configs: &BTreeMap<String, String>) -> Vec<Problem> {
-    let wrong = |error: ConfigError| {
-        let hint = "set another value with --config NAME=VALUE, or change it in Kafka";
-        Problem::new(PathBuf::from(topic), error.to_string(), hint)
-    };
-    let each = configs.iter().filter_map(|(name, text)| match topic_definition(name) {
-        Some(definition) => Value::parse(definition, text).err(),
-        None => Some(ConfigError::UnknownTopicConfig { name: name.clone() }),
-    });
-    let mut problems: Vec<_> = each.map(wrong).collect();
-    if problems.is_empty() {
-        // What they come to together.
-        let defaults = BrokerConfigs::new(0, BTreeMap::new());
-        let together = defaults.and_then(|defaults| TopicConfigs::validate(configs, &defaults));
-        problems.extend(together.err().map(wrong));
-    }
-    problems
-}
-
-/// An id for a topic whose files do not say theirs: the same each time, so that an import that is begun again knows the topic.
-fn new_topic_id(cluster_id: Option<&str>, topic: &str) -> [u8; 16] {
-    let mut hasher = SipHasher13::new();
-    cluster_id.unwrap_or_default().hash(&mut hasher);
-    topic.hash(&mut hasher);
-    *uuid::Builder::from_random_bytes(hasher.finish128().as_bytes()).as_uuid().as_bytes()
-}
-
-/// Reads and checks everything in `sources`. Writes nothing; `target` is looked at, if it is there already.
-///
-/// The problems come in [`Report::problems`]; with any, [`Plan::carry_out`] is not to be called, and does nothing.
-///
-/// # Errors
-///
-/// Only what keeps it from looking at all: a volume that fails, a target that is no data directory.
-pub fn plan(
-    sources: &[Source],
-    target: Option<&dyn Substrate>,
-    options: &Options,
-    progress: &Progress,
-) -> Result<Plan, ImportError> {
-    let mut problems = Vec::new();
-    let existing = target.map(target::look).transpose()?.unwrap_or_default();
-    let found = source::find(sources, options, &mut problems)?;
-    let mut report = Report::new(found.passed_over, found.configs.is_some());
-    report.cluster_id_left = found
-        .cluster_id
-        .clone()
-        .zip(existing.cluster_id)
-        .and_then(|(kafka, kept)| (kafka != kept).then_some(ClusterIdReport { kafka, kept }));
-    let mut topics = Vec::new();
-    let mut bytes = 0;
-    for partition in found.topics.values().flatten() {
-        for base in &partition.logs {
-            bytes += partition.volume.open(&read::log_path(partition, *base), OpenMode::Read)?.length()?;
-        }
-    }
-    progress.total.store(bytes, Ordering::Relaxed);
-    for (name, partitions) in found.topics {
-        let given =
-            found.configs.as_ref().and_then(|configs| configs.get(&name)).cloned().unwrap_or_default();
-        let (mut configs, not_carried): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            given.into_iter().partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
-        configs.extend(options.configs.clone());
-        problems.extend(wrong_configs(&name, &configs));
-        let is_compacted = configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
-        let known_id = partitions.iter().find_map(|partition| partition.topic_id);
-        let id = known_id.unwrap_or_else(|| new_topic_id(found.cluster_id.as_deref(), &name));
-        if let Some(there) = existing.topics.get(&name) {
-            if there.as_ref() == Some(&URL_SAFE_NO_PAD.encode(id)) {
-                report.already_there.push(name);
-            } else {
-                let path = target.map(|target| shown(target, &Path::new(TOPICS_DIR).join(&name)));
-                problems.push(Problem::new(
-                    path.unwrap_or_default(),
-                    format!("the data directory has another topic {name:?}"),
-                    "delete one of them, or name the topics to import with --topic",
-                ));
-            }
-            continue;
-        }
-        let mut planned = PlannedTopic {
-            name,
-            id,
-            has_new_id: known_id.is_none(),
-            not_carried: not_carried.into_iter().map(ConfigReport::new).collect(),
-            is_compacted,
-            partitions: Vec::with_capacity(partitions.len()),
-            configs,
-        };
-        for partition in partitions {
-            let was_cleaned = is_compacted || partition.was_cleaned;
-            let interval = interval_bytes(&planned.configs);
-            let read =
-                read_partition(&partition, was_cleaned, interval, &mut Nowhere, progress, &mut problems)?;
-            planned.partitions.push((partition, read));
-        }
-        report.add(&planned);
-        topics.push(planned);
-    }
-    let mut groups = GroupOffsets::default();
-    if !options.without_groups {
-        groups = GroupOffsets::read(sources, &mut problems)?;
-        groups.retain(|name| topics.iter().any(|topic: &PlannedTopic| topic.name == name));
-    }
-    (report.groups, report.committed_offsets) = groups.counts();
-    report.problems = problems;
-    let ids = topics.iter().flat_map(|topic| &topic.partitions).flat_map(|(_, read)| {
-        let known = read.producers.producers().map(|(id, _)| id);
-        known.chain(read.highest_producer)
-    });
-    let above = ids.map(|id| id.0.saturating_add(1)).max().unwrap_or(0);
-    let next_producer_id = above.max(found.next_producer_id);
-    if next_producer_id > PRODUCER_IDS_MAX {
-        let path = sources.first().map(|source| source.volume.root().to_owned()).unwrap_or_default();
-        report.problems.push(Problem::new(
-            path,
-            format!("producer ids up to {next_producer_id} are in use, which leaves none for kaas"),
-            "no Kafka hands out such ids: leave the topic out whose producers have them, with --topic",
-        ));
-    }
-    Ok(Plan {
-        topics,
-        groups,
-        report,
-        cluster_id: found.cluster_id,
-        node_id: options.node_id,
-        next_producer_id,
-    })
-}
-
 impl Plan {
     /// What was found, and what will be done.
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// Adds a problem if what is to be written does not fit into `space`, that of the volume of `dir`.
+    pub fn check_room(&mut self, dir: &Path, space: &Space) {
+        let needed = self.report.bytes;
+        if let Some(available) = space.available_bytes.filter(|available| *available < needed) {
+            self.report.problems.push(Problem::new(
+                dir.to_owned(),
+                format!("{} bytes are to be written, and {} are free", grouped(needed), grouped(available)),
+                "make room, or import some of the topics with --topic",
+            ));
+        }
     }
 
     /// Imports into `target`, which is born if it is empty. Durable on return, topic by topic; after an error some topics are
@@ -353,12 +249,6 @@ impl Plan {
         let Self { topics, groups, mut report, cluster_id, node_id, next_producer_id } = self;
         if !report.problems.is_empty() {
             return Ok(report);
-        }
-        let needed_bytes = report.bytes;
-        if let Some(available_bytes) =
-            target.space()?.available_bytes.filter(|available| *available < needed_bytes)
-        {
-            return Err(ImportError::NoRoom { needed_bytes, available_bytes });
         }
         let cluster_id =
             cluster_id.unwrap_or_else(|| URL_SAFE_NO_PAD.encode(uuid::Uuid::new_v4().as_bytes()));
@@ -398,7 +288,9 @@ fn copy(
     let mut problems = Vec::new();
     let interval = interval_bytes(&topic.configs);
     let was_cleaned = topic.is_compacted || partition.was_cleaned;
-    let read = read_partition(partition, was_cleaned, interval, &mut sink, progress, &mut problems)?;
+    // Segments of which none counts are read again only to see that they have not changed.
+    let into: &mut dyn Sink = if checked.segments.is_empty() { &mut Nowhere } else { &mut sink };
+    let read = read_partition(partition, was_cleaned, interval, into, progress, &mut problems)?;
     if read != *checked || !problems.is_empty() {
         return Err(ImportError::Changed { path: shown(&*partition.volume, &partition.dir) });
     }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use kaas_substrate::{OpenMode, read_small};
 
 use super::kafka_files::{Fields, SnapshotProducer, producer_snapshot};
+use super::missing::{check_bounds, missing};
 use super::source::{SourcePartition, shown};
 use super::{Problem, Progress};
 use crate::batch::{BatchHeader, EndMarker, MAGIC, read_marker};
@@ -11,6 +12,7 @@ use crate::log::indexes::{IndexImages, LogIndexes};
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
 use crate::types::{Offset, ProducerId, Timestamp};
+use crate::verify::counted;
 
 /// Largest producer snapshot that is read.
 const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
@@ -23,6 +25,9 @@ const OLD_LENGTH_MIN: i32 = 14;
 
 /// Most problems of one partition that are told.
 const PROBLEMS_MAX: usize = 20;
+
+const GAP_HINT: &str =
+    "restore the segment; for a topic that was compacted once, give --config cleanup.policy=compact";
 
 /// Where what was read goes.
 pub(super) trait Sink {
@@ -95,6 +100,8 @@ struct Reader<'a> {
     /// The offset behind the last batch.
     expected: Option<Offset>,
     epoch: u32,
+    /// Of the last batch that was taken.
+    epoch_before: Option<u32>,
 }
 
 /// Reads all of a partition that counts. What keeps it from being imported is added to `problems`.
@@ -118,6 +125,7 @@ pub(super) fn read_partition(
         read: ReadPartition::default(),
         expected: None,
         epoch: 0,
+        epoch_before: None,
     };
     reader.run()?;
     Ok(reader.read)
@@ -127,11 +135,11 @@ impl Reader<'_> {
     fn run(&mut self) -> Result<(), kaas_substrate::Error> {
         let partition = self.partition;
         let first = partition.logs.first().copied().unwrap_or(Offset::ZERO);
-        self.read.log_start = partition.log_start.max(first);
+        self.read.log_start = partition.checkpointed_start.unwrap_or(Offset::ZERO).max(first);
         for (index, base) in partition.logs.iter().enumerate() {
             let next = partition.logs.get(index + 1).copied();
             if next.is_some_and(|next| next <= self.read.log_start) {
-                // Kafka had not come to deleting it.
+                // Kafka had not come to deleting it, and serves nothing of it.
                 continue;
             }
             if let Some(cut) = &mut self.read.cut {
@@ -144,18 +152,24 @@ impl Reader<'_> {
             }
         }
         let last = partition.logs.last().copied().filter(|_| self.read.cut.is_none());
-        let end = self.expected.max(last).unwrap_or(Offset::ZERO);
-        self.read.end = end;
-        if self.read.log_start > end {
-            // All that was written lies below it.
+        self.read.end = self.expected.max(last).unwrap_or(Offset::ZERO);
+        let known = partition.leader_epochs.last().map_or(0, |last| last.0);
+        self.read.highest_epoch = known.max(self.epoch);
+        if self.read.log_start > self.read.end {
+            // Kafka lets go of such a log, and begins a new one at the log start.
             self.read.end = self.read.log_start;
+            self.read.segments.clear();
+            self.read.producers = ProducerStates::default();
+        } else {
+            self.inherit_producers()?;
         }
         if self.read.segments.is_empty() {
             self.read.log_start = self.read.end;
         }
-        let known = partition.leader_epochs.last().map_or(0, |last| last.0);
-        self.read.highest_epoch = known.max(self.epoch);
-        self.inherit_producers()?;
+        if self.problems.len() == self.problems_before {
+            // What is damaged would only be told once more.
+            check_bounds(partition, &self.read, self.problems);
+        }
         self.check_transactions();
         Ok(())
     }
@@ -169,6 +183,11 @@ impl Reader<'_> {
         let partition = self.partition;
         let file = partition.volume.open(&log_path(partition, base), OpenMode::Read)?;
         let length = file.length()?;
+        let expected = *self.expected.get_or_insert(base);
+        if base > expected && !self.is_compacted {
+            self.problem(base, format!("{} before it", missing(expected, base)), GAP_HINT);
+            self.expected = Some(base);
+        }
         let mut segment = ReadSegment {
             base,
             end: base,
@@ -194,6 +213,8 @@ impl Reader<'_> {
                 }
             };
             if !self.check_batch(base, next, &header) {
+                // What follows is looked at on its own.
+                self.expected = None;
                 break;
             }
             let Some(bytes) = scanner.verified_batch(position, &header)? else {
@@ -232,9 +253,9 @@ impl Reader<'_> {
             indexes.append_aborted(&ended);
         }
         if segment.leader_epochs.last().is_none_or(|last| last.0 < self.epoch) {
-            let begins = if segment.batches == 0 { segment.base } else { self.epoch_start(header) };
-            segment.leader_epochs.push((self.epoch, begins.0));
+            self.begin_epoch(segment, header);
         }
+        self.epoch_before = Some(self.epoch);
         segment.bytes += header.batch_bytes as u64;
         segment.batches += 1;
         segment.records += u64::try_from(header.record_count).unwrap_or(0);
@@ -246,15 +267,26 @@ impl Reader<'_> {
         self.expected = Some(header.next_offset());
     }
 
-    /// Where the epoch of the batch begins: what Kafka's checkpoint says, since compaction may have removed the first
-    /// batches; if that lies between the batch before and this one.
-    fn epoch_start(&self, header: &BatchHeader) -> Offset {
-        let known = self.partition.leader_epochs.iter().find(|known| known.0 == self.epoch);
-        let before = self.expected.unwrap_or(Offset::ZERO);
-        known
-            .map(|known| Offset(known.1))
-            .filter(|start| *start >= before && *start <= header.base_offset)
-            .unwrap_or(header.base_offset)
+    /// Notes where the epoch of the batch begins, and those before it of which no batch is left: what Kafka's checkpoint
+    /// says, since compaction may have removed their first batches; if that lies between the batch before and this one.
+    fn begin_epoch(&self, segment: &mut ReadSegment, header: &BatchHeader) {
+        let known = self.partition.leader_epochs.iter().filter(|known| known.0 <= self.epoch);
+        let base = segment.base;
+        let before = self.expected.unwrap_or(base).max(base);
+        let epochs = &mut segment.leader_epochs;
+        if epochs.is_empty() {
+            let begun = known.clone().rfind(|known| known.1 <= base.0).map(|known| known.0);
+            epochs.push((begun.max(self.epoch_before).unwrap_or(self.epoch), base.0));
+        }
+        let within = known.filter(|known| known.1 >= before.0 && known.1 <= header.base_offset.0);
+        for (epoch, start) in within.copied().chain([(self.epoch, header.base_offset.0)]) {
+            if epochs.last().is_some_and(|last| last.0 >= epoch) {
+                continue;
+            }
+            // One that ended where it began.
+            epochs.pop_if(|last| last.1 >= start);
+            epochs.push((epoch, start));
+        }
     }
 
     /// Whether a batch may stand where it does.
@@ -262,26 +294,25 @@ impl Reader<'_> {
         let at = header.base_offset;
         let hint = "compare it with another replica; kafka-dump-log shows more";
         let relative = header.last_offset().0.saturating_sub(base.0);
-        if at < base || relative > i64::from(i32::MAX) || next.is_some_and(|next| header.next_offset() > next)
-        {
+        if at < base || relative > i64::from(i32::MAX) {
             self.problem(base, format!("the batch at offset {at} does not belong into it"), hint);
             return false;
         }
-        match self.expected {
-            Some(expected) if at < expected => {
-                self.problem(base, format!("offset {at} comes behind offset {}", expected.0 - 1), hint);
-                return false;
-            }
-            Some(expected) if at > expected && !self.is_compacted => {
-                let missing = format!("offsets {expected} to {} are missing", at.0 - 1);
-                self.problem(
-                    base,
-                    missing,
-                    "restore the segment; for a topic that was compacted once, give --config cleanup.policy=compact",
-                );
-                return false;
-            }
-            _ => {}
+        if let Some(next) = next.filter(|next| header.next_offset() > *next) {
+            let last = header.last_offset();
+            let problem =
+                format!("the batch at offset {at} reaches to {last}, and the next segment begins at {next}");
+            self.problem(base, problem, hint);
+            return false;
+        }
+        let expected = self.expected.unwrap_or(base);
+        if at < expected {
+            self.problem(base, format!("offset {at} comes behind offset {}", expected.0 - 1), hint);
+            return false;
+        }
+        if at > expected && !self.is_compacted {
+            self.problem(base, missing(expected, at), GAP_HINT);
+            return false;
         }
         match u32::try_from(header.partition_leader_epoch) {
             Ok(epoch) if epoch >= self.epoch => self.epoch = epoch,
@@ -308,6 +339,7 @@ impl Reader<'_> {
     /// Bytes that are no batch: the end, if a crash may have left them; else damage.
     fn torn(&mut self, segment: &ReadSegment, bytes: u64, old_format: Option<i8>, reason: String) {
         let base = segment.base;
+        let expected = self.expected.take();
         if let Some(format) = old_format {
             let problem =
                 format!("offset {} has message format {format}, older than Kafka 0.11", segment.end);
@@ -319,14 +351,14 @@ impl Reader<'_> {
             return;
         }
         // Kafka looks at the segments from the one with the recovery point on, and cuts at the first bad batch.
-        let was_flushed = segment.end < self.partition.recovery_point;
+        let was_flushed = self.partition.recovery_point.is_some_and(|flushed| segment.end < flushed);
         if self.partition.is_clean || was_flushed {
             let problem = format!("damaged behind offset {}: {reason}", segment.end);
             self.problem(base, problem, "restore it from another replica: start Kafka and let it catch up");
             return;
         }
         self.read.cut = Some(Cut { at: segment.end, bytes, reason });
-        self.expected = Some(self.expected.unwrap_or(segment.end).max(segment.end));
+        self.expected = expected.max(Some(segment.end));
     }
 
     /// Producers that Kafka's newest snapshot knows and the log does not tell of any more.
@@ -355,10 +387,8 @@ impl Reader<'_> {
         let open: Vec<_> = self.read.producers.open_transactions().collect();
         if let Some((first, producer, _)) = open.first() {
             let path = shown(&*self.partition.volume, &self.partition.dir);
-            let problem = format!(
-                "{} open transaction(s), the first of producer {producer} at offset {first}",
-                open.len()
-            );
+            let count = counted(open.len() as u64, "open transaction", "open transactions");
+            let problem = format!("{count}, the first of producer {producer} at offset {first}");
             self.problems.push(Problem::new(
                 path,
                 problem,

@@ -1,7 +1,6 @@
-//! What an import found and did, for people and as JSON.
+//! What an import found and did; as JSON by its fields, for people in `text`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::path::PathBuf;
 
 use base64::Engine as _;
@@ -11,7 +10,6 @@ use serde::Serialize;
 
 use super::read::ReadPartition;
 use super::{PlannedTopic, Problem};
-use crate::verify::{counted, grouped};
 
 /// What an import found, and did.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -23,9 +21,13 @@ pub struct Report {
     pub topics: Vec<TopicReport>,
     /// Topics that an earlier import has carried over already.
     pub already_there: Vec<String>,
-    /// Directories that hold nothing to import.
-    #[serde(serialize_with = "crate::printable::serialize_paths")]
-    pub passed_over: Vec<PathBuf>,
+    /// Topics that Kafka's metadata has, and of which there is no partition in the directories: they are on other brokers, or
+    /// in log directories that were not given.
+    pub not_here: Vec<String>,
+    /// Directories of which nothing is imported.
+    pub passed_over: Vec<PassedOver>,
+    /// What may be missing, and cannot be told from what retention has removed.
+    pub doubts: Vec<Doubt>,
     /// Kafka's cluster id is left behind: the data directory has another one already.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_id_left: Option<ClusterIdReport>,
@@ -40,6 +42,24 @@ pub struct Report {
     pub committed_offsets: usize,
     /// What keeps it from being imported. Nothing was written if there are any.
     pub problems: Vec<Problem>,
+}
+
+/// A directory of which nothing is imported.
+#[derive(Debug, Clone, Serialize)]
+pub struct PassedOver {
+    #[serde(serialize_with = "crate::printable::serialize_path")]
+    pub path: PathBuf,
+    /// Why.
+    pub reason: &'static str,
+}
+
+/// A partition that may not be whole.
+#[derive(Debug, Clone, Serialize)]
+pub struct Doubt {
+    /// Its directory.
+    #[serde(serialize_with = "crate::printable::serialize_path")]
+    pub path: PathBuf,
+    pub doubt: String,
 }
 
 /// A topic of it.
@@ -139,7 +159,7 @@ impl PartitionReport {
 }
 
 impl Report {
-    pub(super) fn new(passed_over: Vec<PathBuf>, has_metadata: bool) -> Self {
+    pub(super) fn new(passed_over: Vec<PassedOver>, has_metadata: bool) -> Self {
         Self { format: 1, passed_over, has_metadata, ..Self::default() }
     }
 
@@ -160,101 +180,6 @@ impl Report {
             configs_not_carried: topic.not_carried.clone(),
             partitions,
         });
-    }
-
-    /// For people.
-    pub fn to_text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let mut line = |words: String| {
-            let _ = writeln!(text, "{words}");
-        };
-        let width = self.topics.iter().map(|topic| topic.name.len()).max().unwrap_or(0).max(5);
-        if !self.topics.is_empty() {
-            line(format!("{:width$}  {:>10}  {:>12}  {:>16}", "topic", "partitions", "records", "bytes"));
-        }
-        for topic in &self.topics {
-            let records: u64 = topic.partitions.iter().map(|partition| partition.records).sum();
-            let bytes: u64 = topic.partitions.iter().map(|partition| partition.bytes).sum();
-            line(format!(
-                "{:width$}  {:>10}  {:>12}  {:>16}",
-                topic.name,
-                topic.partitions.len(),
-                grouped(records),
-                grouped(bytes)
-            ));
-            if topic.has_new_topic_id {
-                line(format!(
-                    "  no topic id in Kafka's files (partition.metadata): it gets {}",
-                    topic.topic_id
-                ));
-            }
-            for ConfigReport { name, value, reason } in &topic.configs_not_carried {
-                line(format!("  not carried over: {name}={value}: {reason}"));
-            }
-            for partition in &topic.partitions {
-                if let Some(cut) = &partition.cut {
-                    line(format!(
-                        "  partition {}: cut off at offset {}, {}: {}",
-                        partition.partition,
-                        cut.offset,
-                        counted(cut.bytes, "byte", "bytes"),
-                        cut.reason
-                    ));
-                }
-            }
-        }
-        for name in &self.already_there {
-            line(format!("{name}: already there"));
-        }
-        for path in &self.passed_over {
-            line(format!("{}: passed over, Kafka was deleting or moving it", path.display()));
-        }
-        if !self.has_metadata && !self.topics.is_empty() {
-            line("no topic configs: there is no __cluster_metadata-0 here (--config sets them)".to_owned());
-        }
-        if let Some(ClusterIdReport { kafka, kept }) = &self.cluster_id_left {
-            line(format!(
-                "Kafka's cluster id {kafka} is not carried over: the data directory has {kept} already; clients see another cluster"
-            ));
-        }
-        for problem in &self.problems {
-            line(format!(
-                "problem: {}: {}\n  hint: {}",
-                problem.path.display(),
-                problem.problem,
-                problem.hint
-            ));
-        }
-        if self.groups > 0 {
-            line(format!(
-                "{} with {}",
-                counted(self.groups as u64, "group", "groups"),
-                counted(self.committed_offsets as u64, "committed offset", "committed offsets")
-            ));
-        }
-        line(match (self.problems.len(), self.is_done) {
-            (0, true) => format!(
-                "imported: {}, {}, {}",
-                counted(self.topics.len() as u64, "topic", "topics"),
-                counted(self.partitions as u64, "partition", "partitions"),
-                counted(self.records, "record", "records")
-            ),
-            (0, false) => format!(
-                "can be imported: {}, {}, {}, {}",
-                counted(self.topics.len() as u64, "topic", "topics"),
-                counted(self.partitions as u64, "partition", "partitions"),
-                counted(self.records, "record", "records"),
-                counted(self.bytes, "byte", "bytes")
-            ),
-            (count, _) => {
-                format!(
-                    "cannot be imported, nothing was written: {}",
-                    counted(count as u64, "problem", "problems")
-                )
-            }
-        });
-        text
     }
 }
 

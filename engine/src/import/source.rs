@@ -1,4 +1,7 @@
 //! What there is to import: the partitions in Kafka's log directories, by their names and small files. No record is read here.
+//!
+//! Links are not followed, and nothing but directories and regular files is opened: what has the name of something that
+//! counts and is neither is a problem.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,9 +13,10 @@ use super::kafka_files::{
     CLEAN_SHUTDOWN, DirName, FileName, INTERNAL_TOPICS, LEADER_EPOCHS, LOG_START_CHECKPOINT, META_PROPERTIES,
     PARTITION_METADATA, RECOVERY_POINT_CHECKPOINT, leader_epochs, offset_checkpoint, property, topic_id,
 };
-use super::metadata_log::{self, TopicConfigs};
-use super::{Options, Problem};
-use crate::layout::{is_cluster_id, is_topic_name};
+use super::missing::{check_absent, check_indexes, check_partitions};
+use super::report::PassedOver;
+use super::{Options, Problem, metadata_log};
+use crate::layout::{CLUSTER_DIR, TOPICS_DIR, is_cluster_id, is_topic_name};
 use crate::types::Offset;
 
 /// Largest of Kafka's small files that is read.
@@ -21,6 +25,12 @@ const SMALL_FILE_BYTES_MAX: usize = 64 << 20;
 const NOTHING_HERE: &str = "no partitions of Kafka here";
 const NOTHING_HERE_HINT: &str =
     "is it one of Kafka's log.dirs? They hold meta.properties, and a directory for each partition";
+
+const NO_DIRECTORY: &str = "no directory, but a link or a special file";
+const NO_DIRECTORY_HINT: &str =
+    "links are not followed: put the directory itself in its place; a bind mount will do";
+const NO_FILE: &str = "no file, but a link, a directory or a special file";
+const NO_FILE_HINT: &str = "links, directories and special files are not read: put the file itself there";
 
 const CLEANER_CHECKPOINT: &str = "cleaner-offset-checkpoint";
 
@@ -33,6 +43,15 @@ pub struct Source {
     pub only: Option<String>,
 }
 
+/// Whether a directory of that name, with these entries, is that of a partition, and not a whole log directory.
+pub fn is_partition_dir(name: &str, entries: &[Entry]) -> bool {
+    let is_its = |entry: &Entry| {
+        entry.name == PARTITION_METADATA
+            || matches!(entry.name.to_str().map(FileName::parse), Some(FileName::Log(_)))
+    };
+    matches!(DirName::parse(name), DirName::Partition { .. }) && entries.iter().any(is_its)
+}
+
 /// A partition that is to be imported.
 #[derive(Debug)]
 pub(super) struct SourcePartition {
@@ -41,16 +60,21 @@ pub(super) struct SourcePartition {
     pub(super) topic: String,
     pub(super) partition: u32,
     pub(super) topic_id: Option<[u8; 16]>,
+    /// Its directory could be listed; if not, that is a problem.
+    pub(super) is_listed: bool,
     /// Base offsets of the segments, ascending.
     pub(super) logs: Vec<Offset>,
     /// Offsets of the producer snapshots, ascending.
     pub(super) snapshots: Vec<Offset>,
     pub(super) leader_epochs: Vec<(u32, i64)>,
-    /// The log start offset that was checkpointed; 0 if there is none.
-    pub(super) log_start: Offset,
+    /// The log start offset that was checkpointed.
+    pub(super) checkpointed_start: Option<Offset>,
     /// Up to here Kafka has flushed; only behind it may a crash have left damage.
-    pub(super) recovery_point: Offset,
+    pub(super) recovery_point: Option<Offset>,
+    /// Kafka was stopped cleanly.
     pub(super) is_clean: bool,
+    /// Segments of the topic may be in tiered storage.
+    pub(super) is_tiered: bool,
     /// Whether Kafka's cleaner has been at it.
     pub(super) was_cleaned: bool,
 }
@@ -60,26 +84,60 @@ pub(super) struct SourcePartition {
 pub(super) struct Sources {
     /// By topic, then by partition.
     pub(super) topics: BTreeMap<String, Vec<SourcePartition>>,
-    pub(super) cluster_id: Option<String>,
-    /// 0 if that is not known.
-    pub(super) next_producer_id: i64,
-    /// `None` if there is no metadata log in the directories.
-    pub(super) configs: Option<BTreeMap<String, TopicConfigs>>,
-    /// Directories that Kafka was deleting or moving.
-    pub(super) passed_over: Vec<PathBuf>,
+    /// With the file that says it.
+    pub(super) cluster_id: Option<(String, PathBuf)>,
+    /// The newest metadata log, and where it is; `None` if there is none in the directories.
+    pub(super) metadata: Option<(PathBuf, metadata_log::State)>,
+    /// Logs that checkpoints tell of and that have no directory.
+    pub(super) absent: Vec<AbsentPartition>,
+    /// Directories of which nothing is imported.
+    pub(super) passed_over: Vec<PassedOver>,
+}
+
+/// A log that Kafka had in a directory when it stopped, and that is not there.
+#[derive(Debug)]
+pub(super) struct AbsentPartition {
+    pub(super) topic: String,
+    pub(super) partition: u32,
+    /// The file that tells of it.
+    pub(super) checkpoint: PathBuf,
+    pub(super) end: Offset,
+}
+
+/// What the checkpoints of a log directory say of its logs.
+#[derive(Debug, Default)]
+pub(super) struct Checkpoints {
+    /// Kafka was stopped cleanly: they are as of the end.
+    pub(super) is_clean: bool,
+    log_starts: BTreeMap<(String, u32), i64>,
+    recovery_points: BTreeMap<(String, u32), i64>,
+    cleaned: BTreeMap<(String, u32), i64>,
+}
+
+impl Checkpoints {
+    pub(super) fn read(volume: &dyn Substrate, entries: &[Entry], problems: &mut Vec<Problem>) -> Self {
+        let mut offsets = |name: &str| parsed(volume, Path::new(name), offset_checkpoint, problems);
+        Self {
+            is_clean: entries.iter().any(|entry| entry.name == CLEAN_SHUTDOWN),
+            log_starts: offsets(LOG_START_CHECKPOINT),
+            recovery_points: offsets(RECOVERY_POINT_CHECKPOINT),
+            cleaned: offsets(CLEANER_CHECKPOINT),
+        }
+    }
+
+    fn offset(offsets: &BTreeMap<(String, u32), i64>, of: &(String, u32)) -> Option<Offset> {
+        offsets.get(of).map(|offset| Offset((*offset).max(0)))
+    }
+
+    /// Up to where a log was flushed: its end, if Kafka was stopped cleanly.
+    pub(super) fn recovery_point(&self, of: &(String, u32)) -> Option<Offset> {
+        Self::offset(&self.recovery_points, of)
+    }
 }
 
 /// Where something is, for people.
 pub(super) fn shown(volume: &dyn Substrate, path: &Path) -> PathBuf {
     volume.root().join(path)
-}
-
-fn read_text(volume: &dyn Substrate, path: &Path) -> Result<Option<String>, kaas_substrate::Error> {
-    match read_small(volume, path, SMALL_FILE_BYTES_MAX) {
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Reads and parses a small file; what is wrong with it is a problem.
@@ -88,15 +146,26 @@ fn parsed<T: Default>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, String>,
     problems: &mut Vec<Problem>,
-) -> Result<T, kaas_substrate::Error> {
-    let Some(text) = read_text(volume, path)? else { return Ok(T::default()) };
-    Ok(parse(&text).unwrap_or_else(|reason| {
+) -> T {
+    let parsed = match read_small(volume, path, SMALL_FILE_BYTES_MAX) {
+        Ok(bytes) => parse(&String::from_utf8_lossy(&bytes)),
+        Err(error) if error.is_not_found() => return T::default(),
+        Err(error) => {
+            problems.push(Problem::unreadable(volume, &error));
+            return T::default();
+        }
+    };
+    parsed.unwrap_or_else(|reason| {
         problems.push(Problem::new(shown(volume, path), reason, "restore it, or start and stop Kafka once"));
         T::default()
-    }))
+    })
 }
 
 /// Lists what there is.
+///
+/// # Errors
+///
+/// A source that cannot be listed at all.
 pub(super) fn find(
     sources: &[Source],
     options: &Options,
@@ -106,26 +175,33 @@ pub(super) fn find(
     for source in sources {
         find_in(source, options, &mut found, problems)?;
     }
+    let first_root = || sources.first().map(|source| source.volume.root().to_owned()).unwrap_or_default();
     // An import of nothing would give a new data directory an identity, and the right import would find it taken.
-    if found.topics.is_empty() && options.topics.is_empty() && problems.is_empty() {
-        let root = |source: &Source| source.volume.root().to_owned();
-        let path = sources.first().map(root).unwrap_or_default();
-        problems.push(Problem::new(path, NOTHING_HERE, NOTHING_HERE_HINT));
+    if found.topics.is_empty() && options.topics.is_empty() && problems.is_empty() && found.absent.is_empty()
+    {
+        problems.push(Problem::new(first_root(), NOTHING_HERE, NOTHING_HERE_HINT));
     }
     for name in &options.topics {
         if !found.topics.contains_key(name) {
-            let path = sources.first().map_or_else(PathBuf::new, |source| source.volume.root().to_owned());
-            let problem = format!("there is no topic {name:?} here");
             problems.push(Problem::new(
-                path,
-                problem,
+                first_root(),
+                format!("there is no topic {name:?} here"),
                 "check the name, and whether all log directories are given",
             ));
         }
     }
-    for (topic, partitions) in &mut found.topics {
+    for partitions in found.topics.values_mut() {
         partitions.sort_by_key(|partition| partition.partition);
-        check_partitions(topic, partitions, problems);
+    }
+    for (topic, partitions) in &found.topics {
+        check_partitions(topic, partitions, &found, problems);
+    }
+    check_absent(&found, problems);
+    if let Some((_, metadata)) = &found.metadata {
+        for (topic, partitions) in &mut found.topics {
+            let is_tiered = metadata.is_tiered(topic);
+            partitions.iter_mut().for_each(|partition| partition.is_tiered = is_tiered);
+        }
     }
     Ok(found)
 }
@@ -138,77 +214,81 @@ fn find_in(
 ) -> Result<(), kaas_substrate::Error> {
     let volume = &*source.volume;
     let entries = volume.list(Path::new(""))?;
-    if !is_log_directory(volume, &entries)? {
-        problems.push(Problem::new(volume.root().to_owned(), NOTHING_HERE, NOTHING_HERE_HINT));
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+    if !is_log_directory(volume, &entries) {
+        let (problem, hint) = if has(CLUSTER_DIR) && has(TOPICS_DIR) {
+            (
+                "a data directory of kaas, not a log directory of Kafka",
+                "name Kafka's log directories first, and the data directory of kaas last",
+            )
+        } else {
+            (NOTHING_HERE, NOTHING_HERE_HINT)
+        };
+        problems.push(Problem::new(volume.root().to_owned(), problem, hint));
         return Ok(());
     }
-    let is_clean = entries.iter().any(|entry| entry.name == CLEAN_SHUTDOWN);
-    let log_starts = parsed(volume, Path::new(LOG_START_CHECKPOINT), offset_checkpoint, problems)?;
-    let recovery_points = parsed(volume, Path::new(RECOVERY_POINT_CHECKPOINT), offset_checkpoint, problems)?;
-    let cleaned = parsed(volume, Path::new(CLEANER_CHECKPOINT), offset_checkpoint, problems)?;
-    if let Some(meta) = read_text(volume, Path::new(META_PROPERTIES))? {
-        let id = property(&meta, "cluster.id");
-        if id.is_some_and(|id| !is_cluster_id(id)) {
-            problems.push(Problem::new(
-                shown(volume, Path::new(META_PROPERTIES)),
-                "its cluster id is no text of 1 to 128 printable ASCII characters",
-                "restore the file; or take the line away, and a new cluster id is made",
-            ));
-        }
-        found.cluster_id = found.cluster_id.take().or(id.map(str::to_owned));
-    }
+    let checkpoints = Checkpoints::read(volume, &entries, problems);
+    find_cluster_id(volume, found, problems);
+    let wanted = |topic: &str| {
+        (options.topics.is_empty() || options.topics.iter().any(|name| name == topic))
+            && !INTERNAL_TOPICS.contains(&topic)
+    };
     let mut any = false;
-    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Dir) {
+    for entry in &entries {
         let Some(name) = entry.name.to_str() else { continue };
         let dir = Path::new(name);
-        if name == metadata_log::DIR {
-            let metadata = metadata_log::read(volume, dir, problems)?;
-            found.configs.get_or_insert_default().extend(metadata.configs);
-            found.next_producer_id = found.next_producer_id.max(metadata.next_producer_id);
+        if name == metadata_log::DIR && entry.kind == EntryKind::Dir {
+            let newest = found.metadata.as_ref().map(|(_, newest)| newest.end());
+            let state = metadata_log::read(volume, dir, checkpoints.is_clean, problems);
+            if let Some(state) = state.filter(|state| newest < Some(state.end())) {
+                found.metadata = Some((shown(volume, dir), state));
+            }
             continue;
         }
-        let (topic, partition) = match DirName::parse(name) {
-            DirName::Partition { topic, partition } => (topic, partition),
-            DirName::Transient => {
-                found.passed_over.push(shown(volume, dir));
+        let parsed = DirName::parse(name);
+        if let DirName::Partition { topic, partition } = parsed {
+            let is_this = source.only.as_deref().is_none_or(|only| only == name);
+            if !is_this || !wanted(&topic) || entry.kind == EntryKind::File {
                 continue;
             }
-            DirName::Other => continue,
-        };
-        let wanted = source.only.as_deref().is_none_or(|only| only == name)
-            && (options.topics.is_empty() || options.topics.contains(&topic));
-        if !wanted || INTERNAL_TOPICS.contains(&topic.as_str()) {
+            any = true;
+            if entry.kind != EntryKind::Dir {
+                problems.push(Problem::new(shown(volume, dir), NO_DIRECTORY, NO_DIRECTORY_HINT));
+            } else if is_topic_name(&topic) {
+                let partition = find_partition(source, (topic, partition), dir, &checkpoints, problems);
+                found.topics.entry(partition.topic.clone()).or_default().push(partition);
+            } else {
+                let problem = format!("{topic:?} is no name of a topic");
+                problems.push(Problem::new(
+                    shown(volume, dir),
+                    problem,
+                    "it is none of Kafka's: take it away",
+                ));
+            }
             continue;
         }
-        any = true;
-        if !is_topic_name(&topic) {
-            let problem = format!("{topic:?} is no name of a topic");
-            problems.push(Problem::new(shown(volume, dir), problem, "it is none of Kafka's: take it away"));
-            continue;
-        }
-        let key = (topic, partition);
-        let offset =
-            |offsets: &BTreeMap<(String, u32), i64>| Offset(offsets.get(&key).copied().unwrap_or(0).max(0));
-        let mut partition = SourcePartition {
-            volume: Arc::clone(&source.volume),
-            dir: dir.to_owned(),
-            topic: key.0.clone(),
-            partition: key.1,
-            topic_id: None,
-            logs: Vec::new(),
-            snapshots: Vec::new(),
-            leader_epochs: parsed(volume, &dir.join(LEADER_EPOCHS), leader_epochs, problems)?,
-            log_start: offset(&log_starts),
-            recovery_point: offset(&recovery_points),
-            is_clean,
-            was_cleaned: cleaned.contains_key(&key),
+        let reason = match parsed {
+            DirName::Transient(kind) => kind.reason(),
+            _ => "not the directory of a partition",
         };
-        let id = |text: &str| topic_id(text).map(Some);
-        partition.topic_id = parsed(volume, &dir.join(PARTITION_METADATA), id, problems)?;
-        list_files(&mut partition, problems)?;
-        found.topics.entry(partition.topic.clone()).or_default().push(partition);
+        let is_known = ["lost+found", "remote-log-index-cache"].contains(&name);
+        if entry.kind == EntryKind::Dir && source.only.is_none() && !is_known {
+            found.passed_over.push(PassedOver { path: shown(volume, dir), reason });
+        }
     }
-    if any && !is_clean && !options.after_crash {
+    if checkpoints.is_clean && source.only.is_none() {
+        let gone = checkpoints
+            .recovery_points
+            .iter()
+            .filter(|((topic, partition), _)| wanted(topic) && !has(&format!("{topic}-{partition}")));
+        found.absent.extend(gone.map(|((topic, partition), end)| AbsentPartition {
+            topic: topic.clone(),
+            partition: *partition,
+            checkpoint: shown(volume, Path::new(RECOVERY_POINT_CHECKPOINT)),
+            end: Offset(*end),
+        }));
+    }
+    if any && !checkpoints.is_clean && !options.after_crash {
         problems.push(Problem::new(
             volume.root().to_owned(),
             "Kafka is running on it, or was not stopped cleanly",
@@ -218,34 +298,89 @@ fn find_in(
     Ok(())
 }
 
+/// Reads whose log directory it is: all must be of one cluster.
+fn find_cluster_id(volume: &dyn Substrate, found: &mut Sources, problems: &mut Vec<Problem>) {
+    let path = Path::new(META_PROPERTIES);
+    let id = |text: &str| Ok(property(text, "cluster.id").map(str::to_owned));
+    let Some(id) = parsed(volume, path, id, problems) else { return };
+    if !is_cluster_id(&id) {
+        problems.push(Problem::new(
+            shown(volume, path),
+            "its cluster id is no text of 1 to 128 printable ASCII characters",
+            "restore the file; or take the line away, and a new cluster id is made",
+        ));
+        return;
+    }
+    match &found.cluster_id {
+        Some((first, of)) if *first != id => problems.push(Problem::new(
+            shown(volume, path),
+            format!("its cluster id is {id}, and {first} in {}", of.display()),
+            "import one cluster at a time",
+        )),
+        Some(_) => {}
+        None => found.cluster_id = Some((id, shown(volume, path))),
+    }
+}
+
+/// Looks at the files of a partition's directory.
+fn find_partition(
+    source: &Source,
+    of: (String, u32),
+    dir: &Path,
+    checkpoints: &Checkpoints,
+    problems: &mut Vec<Problem>,
+) -> SourcePartition {
+    let volume = &*source.volume;
+    let id = |text: &str| topic_id(text).map(Some);
+    let mut partition = SourcePartition {
+        volume: Arc::clone(&source.volume),
+        dir: dir.to_owned(),
+        topic_id: parsed(volume, &dir.join(PARTITION_METADATA), id, problems),
+        is_listed: true,
+        logs: Vec::new(),
+        snapshots: Vec::new(),
+        leader_epochs: parsed(volume, &dir.join(LEADER_EPOCHS), leader_epochs, problems),
+        checkpointed_start: Checkpoints::offset(&checkpoints.log_starts, &of),
+        recovery_point: checkpoints.recovery_point(&of),
+        is_clean: checkpoints.is_clean,
+        is_tiered: false,
+        was_cleaned: checkpoints.cleaned.contains_key(&of),
+        topic: of.0,
+        partition: of.1,
+    };
+    if let Err(error) = list_files(&mut partition, problems) {
+        problems.push(Problem::unreadable(volume, &error));
+        partition.is_listed = false;
+    }
+    partition
+}
+
 /// Whether Kafka has worked in a directory: it has the file that says whose it is, or the directory of a partition with a log.
-fn is_log_directory(volume: &dyn Substrate, entries: &[Entry]) -> Result<bool, kaas_substrate::Error> {
-    if entries.iter().any(|entry| entry.name == META_PROPERTIES) {
-        return Ok(true);
-    }
-    for entry in entries.iter().filter(|entry| entry.kind == EntryKind::Dir) {
-        let Some(name) = entry.name.to_str() else { continue };
-        if !matches!(DirName::parse(name), DirName::Partition { .. }) {
-            continue;
-        }
-        let is_log = |name: &str| matches!(FileName::parse(name), FileName::Log(_));
-        if volume.list(Path::new(name))?.iter().any(|file| file.name.to_str().is_some_and(is_log)) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
+fn is_log_directory(volume: &dyn Substrate, entries: &[Entry]) -> bool {
+    let is_partition = |entry: &Entry| {
+        let (name, files) = (entry.name.to_str(), || volume.list(Path::new(&entry.name)));
+        entry.kind == EntryKind::Dir
+            && name.is_some_and(|name| files().is_ok_and(|files| is_partition_dir(name, &files)))
+    };
+    entries.iter().any(|entry| entry.name == META_PROPERTIES) || entries.iter().any(is_partition)
 }
 
 fn list_files(
     partition: &mut SourcePartition,
     problems: &mut Vec<Problem>,
 ) -> Result<(), kaas_substrate::Error> {
+    let mut indexes = Vec::new();
     for entry in partition.volume.list(&partition.dir)? {
         let name = entry.name.to_string_lossy();
         let path = || shown(&*partition.volume, &partition.dir.join(&entry.name));
-        match FileName::parse(&name) {
+        let found = FileName::parse(&name);
+        if matches!(found, FileName::Log(_) | FileName::Snapshot(_)) && entry.kind != EntryKind::File {
+            problems.push(Problem::new(path(), NO_FILE, NO_FILE_HINT));
+        }
+        match found {
             FileName::Log(base) => partition.logs.push(base),
             FileName::Snapshot(at) => partition.snapshots.push(at),
+            FileName::Index(base) => indexes.push((base, name.into_owned())),
             FileName::Ignored => {}
             FileName::Swap => problems.push(Problem::new(
                 path(),
@@ -261,39 +396,7 @@ fn list_files(
     }
     partition.logs.sort_unstable();
     partition.snapshots.sort_unstable();
+    indexes.sort_unstable();
+    check_indexes(partition, &indexes, problems);
     Ok(())
-}
-
-/// Partitions from 0, each once, of one topic id.
-fn check_partitions(topic: &str, partitions: &[SourcePartition], problems: &mut Vec<Problem>) {
-    let mut expected = 0;
-    let mut id = None;
-    for partition in partitions {
-        let path = || shown(&*partition.volume, &partition.dir);
-        if partition.partition < expected {
-            problems.push(Problem::new(
-                path(),
-                "the partition is there twice",
-                "give each partition once: the log directories of one replica",
-            ));
-            continue;
-        }
-        if partition.partition > expected {
-            let missing = partition.partition - expected;
-            problems.push(Problem::new(
-                path(),
-                format!("partition {expected} of {topic:?} is missing ({missing} in all before this one)"),
-                "give all log directories that hold partitions of the topic; a topic has partitions from 0 without a gap",
-            ));
-        }
-        expected = partition.partition.saturating_add(1);
-        if partition.topic_id.zip(id).is_some_and(|(own, first)| own != first) {
-            problems.push(Problem::new(
-                path(),
-                "its topic id is not that of the topic's first partition",
-                "it is a leftover of a deleted topic: take it away",
-            ));
-        }
-        id = id.or(partition.topic_id);
-    }
 }

@@ -25,7 +25,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * What the test of `kaas-engine import` does as a client: fills a Kafka with all sorts of logs, and writes down everything that a
- * consumer can find out about them. ImportData begin BOOTSTRAP | end BOOTSTRAP FILE |
+ * consumer can find out about them. ImportData begin BOOTSTRAP | leave BOOTSTRAP | end BOOTSTRAP FILE | hold BOOTSTRAP |
  * compare BOOTSTRAP FILE
  */
 public final class ImportData {
@@ -44,10 +44,15 @@ public final class ImportData {
                 data.create();
                 data.produce(0);
             }
-            case "end" -> {
+            case "leave" -> {
                 data.produce(400);
+                data.leaveOpen();
+            }
+            case "end" -> {
+                data.awaitEnd();
                 data.read(args[2]);
             }
+            case "hold" -> data.hold();
             case "compare" -> {
                 data.read(args[2]);
                 data.goOn();
@@ -88,12 +93,26 @@ public final class ImportData {
             }
             topics.add(new NewTopic("transactions", 1, (short) 1).configs(small));
             topics.add(new NewTopic("trimmed", 1, (short) 1).configs(small));
+            // Of the topics that only delete, this one has lost its first segments by retention, and no DeleteRecords.
+            Map<String, String> retained = new HashMap<>(small);
+            retained.put("retention.bytes", "8000");
+            topics.add(new NewTopic("retained", 1, (short) 1).configs(retained));
+            topics.add(new NewTopic("left", 1, (short) 1).configs(small));
+            topics.add(new NewTopic("held", 1, (short) 1).configs(small));
             topics.add(new NewTopic("empty", 3, (short) 1).configs(Map.of("retention.ms", "-1")));
             Map<String, String> compacted = new HashMap<>(small);
             compacted.putAll(Map.of("cleanup.policy", "compact", "min.cleanable.dirty.ratio", "0.01", "segment.ms", "300",
                 "max.message.bytes", "123456"));
             topics.add(new NewTopic("compacted", 1, (short) 1).configs(compacted));
             admin.createTopics(topics).all().get();
+            // An answer comes from leaders only: a producer's first batch must not come before its partition has one.
+            Map<TopicPartition, OffsetSpec> all = new HashMap<>();
+            for (NewTopic topic : topics) {
+                for (int p = 0; p < topic.numPartitions(); p++) {
+                    all.put(new TopicPartition(topic.name(), p), OffsetSpec.latest());
+                }
+            }
+            admin.listOffsets(all).all().get();
         }
     }
 
@@ -110,6 +129,7 @@ public final class ImportData {
             for (int n = first; n < first + 400; n++) {
                 producer.send(record("compacted", 0, n, 20));
                 producer.send(record("trimmed", 0, n, 0));
+                producer.send(record("retained", 0, n, 0));
             }
         }
         try (Admin admin = admin()) {
@@ -153,6 +173,52 @@ public final class ImportData {
                 admin.alterConsumerGroupOffsets("gone", offsets).all().get();
             } else {
                 admin.deleteConsumerGroups(List.of("gone")).all().get();
+            }
+        }
+    }
+
+    /** A transaction that nobody ends: its producer's process does. */
+    private void leaveOpen() throws Exception {
+        KafkaProducer<byte[], byte[]> producer = producer(Map.of("transactional.id", "left", "transaction.timeout.ms", 3000));
+        producer.initTransactions();
+        producer.beginTransaction();
+        for (int n = 0; n < 10; n++) {
+            producer.send(record("left", 0, n, 0));
+        }
+        producer.flush();
+    }
+
+    /** Waits until the coordinator has ended the transaction that was left. */
+    private void awaitEnd() throws Exception {
+        TopicPartition left = new TopicPartition("left", 0);
+        long deadline = System.currentTimeMillis() + 60_000;
+        Map<String, Object> configs = Map.of("bootstrap.servers", bootstrap, "isolation.level", "read_committed");
+        try (KafkaConsumer<byte[], byte[]> consumer =
+                 new KafkaConsumer<>(configs, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            // Ten records, and the marker.
+            while (consumer.endOffsets(List.of(left)).get(left) < 11) {
+                if (System.currentTimeMillis() > deadline) {
+                    throw new AssertionError("the transaction is not ended");
+                }
+                Thread.sleep(100);
+            }
+        }
+    }
+
+    /** An idempotent producer that sees its broker go, and another one come: it goes on with its id, epoch and sequence. */
+    private void hold() throws Exception {
+        Map<String, Object> patient = Map.of("delivery.timeout.ms", 120_000, "reconnect.backoff.max.ms", 500);
+        try (KafkaProducer<byte[], byte[]> producer = producer(patient)) {
+            for (int n = 0; n < 60; n++) {
+                if (n == 30) {
+                    System.out.println("holds");
+                    System.out.flush();
+                    System.in.read();
+                }
+                long offset = producer.send(record("held", 0, n, 0)).get().offset();
+                if (offset != n) {
+                    throw new AssertionError("record " + n + " went to " + offset);
+                }
             }
         }
     }

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kaas_engine::bench::{
     BenchError, COMPACTION_BYTES_MIN, Options, Progress, ROUNDS_MIN, TAKEOVER_BYTES_MIN, bench, render,
 };
-use kaas_substrate::recognise::{Choice, OpenError};
+use kaas_substrate::recognise::OpenError;
 
 use crate::interrupt::{self, Then};
 use crate::shown::Shown;
+use crate::substrate_kind::SubstrateKind;
 use crate::{COULD_NOT_RUN, complain, print, units};
 
 /// Most writers, and batches that each of them has in flight.
@@ -82,19 +83,6 @@ pub struct BenchArgs {
     json: bool,
 }
 
-/// What a directory is on.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum SubstrateKind {
-    /// Find out
-    Auto,
-    /// A file system of this host
-    Local,
-    /// NFS, version 4.1 or later, mounted hard
-    Nfs,
-    /// CephFS, by the kernel's client or ceph-fuse
-    Cephfs,
-}
-
 /// Runs the command.
 pub fn run(args: &BenchArgs) -> ExitCode {
     let progress = Arc::new(Progress::default());
@@ -130,12 +118,7 @@ fn options(args: &BenchArgs) -> Options {
     takeover_bytes.sort_unstable();
     Options {
         dir: args.dir.clone(),
-        choice: match args.substrate {
-            SubstrateKind::Auto => Choice::Recognise,
-            SubstrateKind::Local => Choice::Local,
-            SubstrateKind::Nfs => Choice::Nfs,
-            SubstrateKind::Cephfs => Choice::CephFs,
-        },
+        choice: args.substrate.into(),
         partitions: args.partitions.clone(),
         batch_bytes: args.batch_bytes.clone(),
         in_flight: args.in_flight.clone(),

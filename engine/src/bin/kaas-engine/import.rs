@@ -7,19 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
-use kaas_engine::import::{CARRIED_CONFIGS, ImportError, Options, Progress, Report, Source, plan};
-use kaas_substrate::{ErrorClass, Local, Substrate, create_root};
+use kaas_engine::import::{
+    CARRIED_CONFIGS, ImportError, Options, Progress, Report, Source, is_partition_dir, plan,
+};
+use kaas_substrate::recognise::{self, OpenError, check_access, nearest_existing, open_to_read};
+use kaas_substrate::{ErrorClass, Substrate};
 
 use crate::interrupt::{self, Then};
 use crate::shown::Shown;
-use crate::{COULD_NOT_RUN, FOUND, complain, print};
+use crate::substrate_kind::SubstrateKind;
+use crate::{COULD_NOT_RUN, FOUND, complain, places, print, terminal};
 
 /// Takes over the topics of an Apache Kafka 4: its log directories become topics of a data directory.
 ///
 /// Consumers read the same records at the same offsets. Topic ids, topic configs, leader epochs, idempotent producers,
-/// aborted transactions and the committed offsets of groups are carried over. Kafka must be stopped; nothing is written to its directories. Everything is read and
-/// checked first: if anything cannot be carried over, all of it is told and nothing is written. Topics appear whole; an
-/// import that was interrupted is simply begun again.
+/// aborted transactions and the committed offsets of groups are carried over. Kafka must be stopped; nothing is written to
+/// its directories. Everything is read and checked first: if anything cannot be carried over, or is missing, all of it is
+/// told and nothing is written. Topics appear whole; an import that was interrupted is simply begun again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +32,8 @@ Examples:
   kaas-engine import --topic orders --topic payments /disk1/kafka /disk2/kafka /data
   kaas-engine import --config retention.ms=-1 /var/lib/kafka/data/orders-0 /data
 
-Exits with 0 if all is imported (or can be, with --dry-run), 1 if something cannot be, 2 if it could not run.")]
+Exits with 0 if all is imported (or can be, with --dry-run), 1 if something cannot be, and 2
+if it could not run.")]
 pub struct ImportArgs {
     /// Kafka's log directories (all of log.dirs), or directories of single partitions in them
     #[arg(required = true, value_name = "KAFKA_LOG_DIR")]
@@ -51,6 +56,9 @@ pub struct ImportArgs {
     /// Leave the committed offsets of consumer groups behind
     #[arg(long)]
     no_groups: bool,
+    /// What DIR is on
+    #[arg(long, value_name = "KIND", default_value = "auto")]
+    substrate: SubstrateKind,
     /// Only read, check and report
     #[arg(long)]
     dry_run: bool,
@@ -67,6 +75,9 @@ fn config(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// What went wrong, and what to do about it.
+type Failed = (String, Option<&'static str>);
+
 /// Runs the command.
 pub fn run(args: &ImportArgs) -> ExitCode {
     let options = Options {
@@ -76,28 +87,28 @@ pub fn run(args: &ImportArgs) -> ExitCode {
         without_groups: args.no_groups,
         node_id: args.node_id,
     };
-    let report = match import(args, &options) {
-        Ok(report) => report,
+    let outcome = import(args, &options).and_then(|report| {
+        print(&report, args.json, |report| report.to_text(terminal::width())).map(|()| report).map_err(|problem| (problem, None))
+    });
+    match outcome {
+        Ok(report) if report.problems.is_empty() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::from(FOUND),
         // It was told when it came.
-        Err(_) if interrupt::code().is_some() => return ExitCode::from(COULD_NOT_RUN),
-        Err(error) => {
-            complain(&error.to_string(), Some(hint(&error)));
-            return ExitCode::from(COULD_NOT_RUN);
+        Err(_) if interrupt::code().is_some() => ExitCode::from(COULD_NOT_RUN),
+        Err((problem, hint)) => {
+            complain(&problem, hint);
+            ExitCode::from(COULD_NOT_RUN)
         }
-    };
-    if let Err(problem) = print(&report, args.json, Report::to_text) {
-        complain(&problem, None);
-        return ExitCode::from(COULD_NOT_RUN);
     }
-    if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(FOUND) }
 }
 
-fn import(args: &ImportArgs, options: &Options) -> Result<Report, ImportError> {
+fn import(args: &ImportArgs, options: &Options) -> Result<Report, Failed> {
     let sources = args.kafka.iter().map(|dir| source(dir)).collect::<Result<Vec<_>, _>>()?;
-    let existing = match Local::open(&args.dir) {
-        Ok(volume) => Some(Arc::new(volume)),
+    check_target(args, &sources)?;
+    let existing = match open_to_read(&args.dir) {
+        Ok(volume) => Some(volume),
         Err(error) if error.is_not_found() => None,
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(storage(&error, &args.dir)),
     };
     let progress = Arc::new(Progress::default());
     interrupt::watch(Then::Stop(Arc::clone(&progress.cancelled)), || {
@@ -106,24 +117,34 @@ fn import(args: &ImportArgs, options: &Options) -> Result<Report, ImportError> {
     });
     let checking =
         show("checking {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left", &progress);
-    let plan = plan(&sources, existing.as_deref().map(|volume| volume as &dyn Substrate), options, &progress);
+    let existing = existing.as_ref().map(|volume| volume as &dyn Substrate);
+    let plan = plan(&sources, existing, options, &progress);
     checking.end();
-    let plan = plan?;
+    let mut plan = plan.map_err(failed)?;
+    // Of an absent directory that of the nearest one above it, on the same volume.
+    let volume = nearest_existing(&args.dir).ok().and_then(|dir| open_to_read(&dir).ok());
+    if let Some(space) = volume.and_then(|volume| volume.space().ok()) {
+        plan.check_room(&args.dir, &space);
+    }
     if args.dry_run || !plan.report().problems.is_empty() {
         return Ok(plan.report().clone());
     }
-    let target: Arc<dyn Substrate> = match existing {
-        Some(volume) => volume,
-        None => {
-            create_root(&args.dir)?;
-            Arc::new(Local::open(&args.dir)?)
-        }
-    };
+    let target =
+        recognise::open(&args.dir, args.substrate.into()).map_err(|error| mount(&error, &args.dir))?;
     let copying =
         show("copying  {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left", &progress);
     let report = plan.carry_out(&target, &progress);
     copying.end();
-    report
+    report.map_err(failed)
+}
+
+/// Refuses a directory in which nothing could be written, or must not, before anything is read. Nothing is touched.
+fn check_target(args: &ImportArgs, sources: &[Source]) -> Result<(), Failed> {
+    let apart = places::check(sources, &args.dir)
+        .map_err(|error| (format!("{}: {error}", args.dir.display()), Some("check the paths")))?;
+    apart.map_err(|(problem, hint)| (problem, Some(hint)))?;
+    recognise::check(&args.dir, args.substrate.into()).map_err(|error| mount(&error, &args.dir))?;
+    check_access(&args.dir).map_err(|error| storage(&error, &args.dir))
 }
 
 /// Shows how far it is, on a terminal.
@@ -136,29 +157,47 @@ fn show(template: &'static str, progress: &Arc<Progress>) -> Shown {
 }
 
 /// A log directory, or the one above a partition's directory.
-fn source(dir: &Path) -> Result<Source, ImportError> {
-    let own = Local::open(dir)?;
-    let is_partition = own
-        .list(Path::new(""))?
-        .iter()
-        .any(|entry| entry.name == "partition.metadata" || entry.name.to_string_lossy().ends_with(".log"));
+fn source(dir: &Path) -> Result<Source, Failed> {
+    let open = |dir: &Path| open_to_read(dir).map_err(|error| storage(&error, dir));
+    let own = open(dir)?;
+    let entries = own.list(Path::new("")).map_err(|error| storage(&error, dir))?;
     let above = own.root().parent().zip(own.root().file_name().and_then(|name| name.to_str()));
     match above {
-        Some((parent, name)) if is_partition => {
-            Ok(Source { volume: Arc::new(Local::open(parent)?), only: Some(name.to_owned()) })
+        Some((parent, name)) if is_partition_dir(name, &entries) => {
+            Ok(Source { volume: Arc::new(open(parent)?), only: Some(name.to_owned()) })
         }
         _ => Ok(Source { volume: Arc::new(own), only: None }),
     }
 }
 
+/// An error of a directory that was named.
+fn storage(error: &kaas_substrate::Error, dir: &Path) -> Failed {
+    (format!("{}: {}", dir.display(), error.source), Some(storage_hint(error.class)))
+}
+
+fn mount(error: &OpenError, dir: &Path) -> Failed {
+    match error {
+        OpenError::Storage(error) => storage(error, dir),
+        _ => (error.to_string(), None),
+    }
+}
+
+fn failed(error: ImportError) -> Failed {
+    (error.to_string(), Some(hint(&error)))
+}
+
+fn storage_hint(class: ErrorClass) -> &'static str {
+    match class {
+        ErrorClass::NotFound => "check the paths",
+        ErrorClass::Invalid => "check who may read and write there, and whether they are directories",
+        ErrorClass::NoSpace => "make room, and begin the import again",
+        _ => "the volume failed; begin the import again",
+    }
+}
+
 fn hint(error: &ImportError) -> &'static str {
     match error {
-        ImportError::Storage(error) => match error.class {
-            ErrorClass::NotFound => "check the paths",
-            ErrorClass::Invalid => "check who may read and write there, and whether both are directories",
-            ErrorClass::NoSpace => "make room, and begin the import again",
-            _ => "the volume failed; begin the import again",
-        },
+        ImportError::Storage(error) => storage_hint(error.class),
         ImportError::NotADataDirectory { .. } => {
             "name an empty directory, or one that `kaas` has been started on; the last argument is where it goes"
         }
@@ -166,7 +205,6 @@ fn hint(error: &ImportError) -> &'static str {
         ImportError::Deposed { .. } | ImportError::Fence(_) | ImportError::Claim(_) => {
             "see to it that no broker runs on the data directory, and begin the import again"
         }
-        ImportError::NoRoom { .. } => "make room, or import some topics with --topic",
         ImportError::Changed { .. } => "stop Kafka, and begin the import again",
         ImportError::EpochsExhausted { .. } => {
             "copy the topic to a new one with Kafka's tools, and import that"

@@ -6,8 +6,10 @@
 mod bench;
 mod import;
 mod interrupt;
+mod places;
 mod qualify;
 mod shown;
+mod substrate_kind;
 mod terminal;
 mod units;
 mod verify;
