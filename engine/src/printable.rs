@@ -1,7 +1,7 @@
 //! What names and texts that somebody else has chosen look like in JSON.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kaas_substrate::{is_harmful, printable};
 use serde::Serializer;
@@ -14,11 +14,6 @@ pub(crate) fn path(path: &Path) -> String {
 /// [`path()`] for serde.
 pub(crate) fn serialize_path<S: Serializer>(value: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path(value))
-}
-
-/// As [`serialize_path`], of several.
-pub(crate) fn serialize_paths<S: Serializer>(value: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(value.iter().map(|value| path(value)))
 }
 
 /// The same JSON with the characters escaped that would do something to a terminal it is printed on. In JSON these stand within

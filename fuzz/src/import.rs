@@ -1,7 +1,8 @@
 //! `kaas-engine import` of any directory.
 //!
 //! Asserted: it ends with a report or an error, and leaves Kafka's files as they are. With problems nothing is written. Without, what
-//! it has made is clean, consumers read Kafka's batches at Kafka's offsets, and a second import finds it there.
+//! it has made is clean, consumers read what they would of a Kafka that starts on the directory, at the same offsets, and a second
+//! import finds it there.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use kaas_engine::verify;
 use kaas_substrate::{Memory, Substrate, read_small};
 
 use crate::Archive;
+use crate::checksums;
 use crate::partition::{Led, NOW, Served};
 use crate::tree;
 
@@ -60,7 +62,9 @@ pub fn import(data: &[u8]) {
 fn import_into(kafka: &Memory, target: &Arc<dyn Substrate>) -> Result<Report, ImportError> {
     let sources = [Source { volume: Arc::new(kafka.clone()), only: None }];
     let progress = Progress::default();
-    let plan = plan(&sources, Some(&**target), &Options { node_id: 1, ..Options::default() }, &progress)?;
+    // Where Kafka was stopped cleanly that cuts off nothing.
+    let options = Options { node_id: 1, after_crash: true, ..Options::default() };
+    let plan = plan(&sources, Some(&**target), &options, &progress)?;
     let _ = plan.report().to_text(100);
     plan.carry_out(target, &progress)
 }
@@ -83,21 +87,25 @@ fn compare(kafka: &Memory, target: &Arc<dyn Substrate>, topic: &str, partition: 
     assert_eq!(served, batches(kafka, &format!("{topic}-{partition}"), log_start), "{topic}-{partition}");
 }
 
-/// The batches in the logs of one of Kafka's directories that end at or behind an offset.
+/// The batches that a Kafka would serve that starts on the directory: of the segments that hold the log start and what follows, those
+/// that end behind it, up to the first that is damaged. What lies in segments below is not looked at by it, and may be anything.
 fn batches(kafka: &Memory, dir: &str, log_start: Offset) -> Vec<(i64, Bytes)> {
-    let mut names: Vec<_> =
-        kafka.list(Path::new(dir)).expect("it was imported").into_iter().map(|e| e.name).collect();
-    names.sort();
+    let base = |name: &str| name.strip_suffix(".log").filter(|stem| stem.len() == 20)?.parse::<i64>().ok();
+    let entries = kafka.list(Path::new(dir)).expect("it was imported");
+    let mut bases: Vec<_> = entries.iter().filter_map(|entry| base(entry.name.to_str()?)).collect();
+    bases.sort_unstable();
     let mut batches = Vec::new();
-    for name in names.iter().filter(|name| name.to_string_lossy().ends_with(".log")) {
-        let bytes = read_small(kafka, &Path::new(dir).join(name), LOG_BYTES_MAX).expect("a small log");
-        let mut bytes = Bytes::from(bytes);
+    for (at, base) in bases.iter().enumerate() {
+        if bases.get(at + 1).is_some_and(|next| *next <= log_start.0) {
+            continue;
+        }
+        let path = Path::new(dir).join(format!("{base:020}.log"));
+        let mut bytes = Bytes::from(read_small(kafka, &path, LOG_BYTES_MAX).expect("a small log"));
         while !bytes.is_empty() {
-            // What lies below the log start is not imported, and may be anything.
-            let Ok(header) = BatchHeader::parse(&bytes) else { break };
-            if header.batch_bytes > bytes.len() {
-                break;
-            }
+            let whole = BatchHeader::parse(&bytes).ok().filter(|header| header.batch_bytes <= bytes.len());
+            let Some(header) = whole.filter(|header| has_right_checksum(&bytes[..header.batch_bytes])) else {
+                return batches;
+            };
             let bytes = bytes.split_to(header.batch_bytes);
             if header.last_offset() >= log_start {
                 batches.push(Served { header, bytes }.records());
@@ -105,4 +113,10 @@ fn batches(kafka: &Memory, dir: &str, log_start: Offset) -> Vec<(i64, Bytes)> {
         }
     }
     batches
+}
+
+fn has_right_checksum(batch: &[u8]) -> bool {
+    let mut renewed = batch.to_vec();
+    checksums::renew_batches(&mut renewed);
+    renewed == batch
 }

@@ -61,9 +61,12 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
             ("damaged", damaged_partition()),
             ("compacted", compacted_partition()),
             ("links", with_links(damaged_partition())),
-            ("data", data_directory()),
+            ("data", imported(&kafka())),
+            ("data-compacted", imported(&compacted_kafka())),
         ]),
-        "import" => archives(vec![("kafka", kafka())]),
+        "import" => {
+            archives(vec![("kafka", kafka()), ("crashed", crashed_kafka()), ("compacted", compacted_kafka())])
+        }
         _ => Vec::new(),
     }
 }
@@ -269,12 +272,12 @@ fn frame<M: Message + kaas_protocol::Request>(api_version: i16, request: &M) -> 
     out.to_bytes().expect("bytes").slice(4..).to_vec()
 }
 
-/// What an import makes of [`kafka`].
-fn data_directory() -> Archive {
-    let kafka = kafka().volume();
+/// What an import makes of a log directory of Kafka.
+fn imported(kafka: &Archive) -> Archive {
+    let kafka = kafka.volume();
     let target: Arc<dyn Substrate> = Arc::new(Memory::new());
     let sources = [Source { volume: Arc::new(kafka), only: None }];
-    let options = import::Options { node_id: 1, ..import::Options::default() };
+    let options = import::Options { node_id: 1, after_crash: true, ..import::Options::default() };
     let progress = import::Progress::default();
     let plan = import::plan(&sources, Some(&*target), &options, &progress).expect("a plan");
     let report = plan.carry_out(&target, &progress).expect("an import");
@@ -282,15 +285,64 @@ fn data_directory() -> Archive {
     Archive::of(&*target, Path::new(""))
 }
 
+/// A batch as it stands in a log.
+fn at(batch: &[u8], offset: i64, epoch: i32) -> Vec<u8> {
+    let mut bytes = batch.to_vec();
+    bytes[..8].copy_from_slice(&offset.to_be_bytes());
+    bytes[12..16].copy_from_slice(&epoch.to_be_bytes());
+    bytes
+}
+
+fn item(path: &str, content: &[u8]) -> Item {
+    Item { path: path.to_owned(), content: content.to_vec() }
+}
+
+/// A log directory as a Kafka leaves it that was killed: the end is torn, behind the recovery point.
+fn crashed_kafka() -> Archive {
+    let torn = at(&batch_of(2, None), 7, 3);
+    let mut items = kafka().0;
+    items.retain(|item| item.path != ".kafka_cleanshutdown");
+    for item in &mut items {
+        if item.path == "orders-0/00000000000000000004.log" {
+            item.content.extend_from_slice(&torn[..torn.len() - 5]);
+        }
+    }
+    Archive(items)
+}
+
+/// A log directory with a compacted topic: gaps between batches and segments, an epoch without records, Kafka's metadata.
+fn compacted_kafka() -> Archive {
+    let metadata =
+        |parts: &[&[u8]]| SimpleRecord { value: Some(parts.concat().into()), ..SimpleRecord::of_value("") };
+    let id: Vec<u8> = (0..16).collect();
+    let metadata = [
+        metadata(&[&[1, 2, 0, 7], b"orders", &id, &[0]]),
+        metadata(&[&[1, 3, 0, 0, 0, 0, 0], &id, &[0]]),
+        metadata(&[&[1, 4, 0, 2, 7], b"orders", &[15], b"cleanup.policy", &[8], b"compact", &[0]]),
+    ];
+    let metadata = data_batch(&metadata, &options(None)).expect("a batch");
+    Archive(vec![
+        item(".kafka_cleanshutdown", b""),
+        item("meta.properties", b"version=1\ncluster.id=abcdefghijklmnopqrstuv\n"),
+        item("recovery-point-offset-checkpoint", b"0\n1\norders 0 30\n"),
+        item("cleaner-offset-checkpoint", b"0\n1\norders 0 20\n"),
+        item("__cluster_metadata-0/", b""),
+        item("__cluster_metadata-0/00000000000000000000.log", &at(&metadata, 0, 1)),
+        item("orders-0/", b""),
+        item("orders-0/leader-epoch-checkpoint", b"0\n3\n0 0\n1 12\n2 17\n"),
+        item("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"),
+        item("orders-0/00000000000000000000.index", b""),
+        item(
+            "orders-0/00000000000000000000.log",
+            &[at(&batch_of(2, None), 3, 0), at(&batch_of(1, None), 9, 0)].concat(),
+        ),
+        item("orders-0/00000000000000000014.log", &at(&batch_of(1, None), 19, 2)),
+        item("orders-0/00000000000000000030.log", b""),
+    ])
+}
+
 /// A log directory as Kafka leaves it.
 fn kafka() -> Archive {
-    let at = |batch: &[u8], offset: i64, epoch: i32| {
-        let mut bytes = batch.to_vec();
-        bytes[..8].copy_from_slice(&offset.to_be_bytes());
-        bytes[12..16].copy_from_slice(&epoch.to_be_bytes());
-        bytes
-    };
-    let item = |path: &str, content: &[u8]| Item { path: path.to_owned(), content: content.to_vec() };
     let aborted = BatchOptions { transactional: true, ..options(Some(9)) };
     let aborted = data_batch(&records(1), &aborted).expect("a batch");
     Archive(vec![

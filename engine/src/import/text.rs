@@ -52,7 +52,10 @@ impl Report {
     fn write_topics(&self, page: &mut Page) {
         let width = self.topics.iter().map(|topic| topic.name.len()).max().unwrap_or(0).max(5);
         if !self.topics.is_empty() {
-            page.row(&format!("{:width$}  {:>10}  {:>12}  {:>16}", "topic", "partitions", "records", "bytes"));
+            page.row(&format!(
+                "{:width$}  {:>10}  {:>12}  {:>16}",
+                "topic", "partitions", "records", "bytes"
+            ));
         }
         for topic in &self.topics {
             let records: u64 = topic.partitions.iter().map(|partition| partition.records).sum();
@@ -107,7 +110,10 @@ fn write_notes(page: &mut Page, topic: &TopicReport) {
     for partition in &topic.partitions {
         if let Some(cut) = &partition.cut {
             let (number, bytes) = (partition.partition, counted(cut.bytes, "byte", "bytes"));
-            page.line(2, &format!("partition {number}: cut off at offset {}, {bytes}: {}", cut.offset, cut.reason));
+            page.line(
+                2,
+                &format!("partition {number}: cut off at offset {}, {bytes}: {}", cut.offset, cut.reason),
+            );
         }
     }
 }

@@ -88,7 +88,9 @@ pub fn run(args: &ImportArgs) -> ExitCode {
         node_id: args.node_id,
     };
     let outcome = import(args, &options).and_then(|report| {
-        print(&report, args.json, |report| report.to_text(terminal::width())).map(|()| report).map_err(|problem| (problem, None))
+        print(&report, args.json, |report| report.to_text(terminal::width()))
+            .map(|()| report)
+            .map_err(|problem| (problem, None))
     });
     match outcome {
         Ok(report) if report.problems.is_empty() => ExitCode::SUCCESS,
