@@ -322,7 +322,7 @@ fn a_metadata_log_that_is_not_whole_is_refused() {
     assert!(only_problem(&kafka, &options()).contains("the metadata log cannot be read: at byte"));
     kafka.remove(".kafka_cleanshutdown");
     assert!(kafka.problems_with(&after_crash()).is_empty());
-    metadata(&kafka, "00000000000000000002.log", 2, &[topic.clone()]);
+    metadata(&kafka, "00000000000000000002.log", 2, std::slice::from_ref(&topic));
     assert!(only_problem(&kafka, &after_crash()).contains("the metadata log cannot be read: at byte"));
     // Its beginning is in a snapshot, or it is missing.
     kafka.put(".kafka_cleanshutdown", b"");

@@ -103,7 +103,7 @@ fn looked(volume: &Arc<dyn Substrate>, task: &Task, tree: &dyn Fn() -> Tree) -> 
     let report = look(&**volume, &task.dir, &task.options, &Progress::default());
     tree::assert_same(&before, &tree(), "a look has changed something");
     let report = report.ok()?;
-    let _ = render(&report, Duration::ZERO, true);
+    let _ = render(&report, Duration::ZERO, true, 100);
     let _ = report.to_json(0).expect("a report is JSON");
     Some(report)
 }
@@ -123,7 +123,7 @@ fn repaired(
     tree::assert_same(&before, &tree(), "a dry run has changed something");
     let claimant = Claimant { broker_id: -1, incarnation: "repair".into(), assignment_version: 0 };
     let done = repair(volume, report, &task.options, &Mode::Repair(claimant), &Progress::default());
-    let _ = render_repairs(&done);
+    let _ = render_repairs(&done, 100);
     // What only the controller writes is repaired as the controller, who is claimed for it.
     let controller = [PathBuf::from(CLUSTER_DIR)];
     let dirs: Vec<PathBuf> = done.iter().map(|done| done.directory.clone()).chain(controller).collect();
