@@ -315,7 +315,7 @@ impl Partition {
         writer.garbage = garbage;
     }
 
-    /// The fence, for everything but commits. A leader that was deposed or shut out ends here.
+    /// The fence, for everything but commits. A leader that was deposed, or can never be told again that it leads, ends here.
     pub(crate) fn still_leading(&self) -> Result<(), EngineError> {
         if planted(Bug::UnlinkWithoutFence) {
             return Ok(());
@@ -327,7 +327,7 @@ impl Partition {
                 Err(EngineError::Deposed { by })
             }
             Standing::Unknown(error) => {
-                if error.is_shut_out() {
+                if error.is_final() {
                     self.poison(&error);
                 }
                 Err(EngineError::Poisoned { reason: format!("the fence cannot be read: {error}") })

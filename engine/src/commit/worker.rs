@@ -390,22 +390,25 @@ impl Partition {
                     self.end(State::Deposed { by });
                     return;
                 }
-                Standing::Unknown(error) if error.is_shut_out() => {
+                Standing::Unknown(error) if error.is_final() => {
                     self.core.lock().fence_running = false;
                     self.poison(&error);
                     return;
                 }
                 Standing::Unknown(error) => {
-                    tracing::warn!(dir = %self.dir.display(), %error, "the fence cannot be read; asking again");
                     let mut core = self.core.lock();
                     core.fence_running = false;
                     if !core.is_leading() {
                         // It has ended meanwhile, for good.
                         return;
                     }
-                    core.status.state = State::Unsure;
+                    let before = std::mem::replace(&mut core.status.state, State::Unsure);
                     let is_asking = std::mem::replace(&mut core.asking_again, true);
                     drop(core);
+                    // Once: it is asked many times a second.
+                    if before != State::Unsure {
+                        tracing::warn!(dir = %self.dir.display(), %error, "the fence cannot be read; asking again");
+                    }
                     self.watchers.notify();
                     if !is_asking {
                         self.ask_again();
@@ -431,15 +434,19 @@ impl Partition {
     /// Everything below `end` is committed: it was synced, and the fence was read after that.
     pub(crate) fn committed(&self, end: Offset) {
         let mut told = Told::default();
+        let was_unsure;
         {
             let mut core = self.core.lock();
             if !core.is_leading() {
                 return;
             }
-            core.status.state = State::Leading;
+            was_unsure = std::mem::replace(&mut core.status.state, State::Leading) == State::Unsure;
             core.advance_high_watermark(end);
             let end = core.status.high_watermark;
             told.succeed(core.committed_waiters.take_up_to(end));
+        }
+        if was_unsure {
+            tracing::info!(dir = %self.dir.display(), "the fence can be read again");
         }
         told.tell();
         self.watchers.notify();

@@ -139,7 +139,7 @@ fn poisoned(error: &dyn std::fmt::Display) -> JournalError {
     JournalError::Poisoned { reason: error.to_string() }
 }
 
-/// Asks the fence until it answers, for as long as the settings allow and the volume lets this host in.
+/// Asks the fence until it answers, for as long as the settings allow and asking is of use.
 fn still_leading(shared: &Shared) -> Result<(), JournalError> {
     if planted(Bug::JournalWithoutFence) {
         return Ok(());
@@ -152,7 +152,7 @@ fn still_leading(shared: &Shared) -> Result<(), JournalError> {
             Standing::Leading => return Ok(()),
             Standing::Deposed { by } => return Err(JournalError::Deposed { by }),
             Standing::Unknown(error) => {
-                if error.is_shut_out() || time.elapsed() + Duration::from_millis(pause_ms) > deadline {
+                if error.is_final() || time.elapsed() + Duration::from_millis(pause_ms) > deadline {
                     return Err(poisoned(&error));
                 }
                 tracing::debug!(dir = %shared.leadership.dir().display(), %error, "the fence does not answer");

@@ -8,8 +8,8 @@
 //! Rules for callers:
 //!
 //! - **Make it durable, then ask [`Leadership::standing`], then act** (acknowledge, advance, unlink). In this order.
-//! - [`Standing::Unknown`] means nothing: stop acting and ask again, unless the volume has shut this host out
-//!   ([`FenceError::is_shut_out`]). [`Standing::Deposed`] is for good.
+//! - [`Standing::Unknown`] means nothing: stop acting and ask again, unless that is of no use
+//!   ([`FenceError::is_final`]): then the leadership is over. [`Standing::Deposed`] is for good.
 //! - One process uses an epoch of a directory once: a second [`claim`] of one epoch by one incarnation succeeds (it
 //!   is how a half-done claim is finished), and both would lead. Close the first before.
 //! - All functions block on the volume; call them from I/O threads. A [`Leadership`] may be shared between threads.
@@ -66,7 +66,7 @@ pub enum Standing {
     Leading,
     /// It does not, and never will again at this epoch.
     Deposed { by: Epoch },
-    /// It cannot be told now. Nothing may be acknowledged; ask again, unless [`FenceError::is_shut_out`].
+    /// It cannot be told now. Nothing may be acknowledged; ask again, unless [`FenceError::is_final`].
     Unknown(FenceError),
 }
 
@@ -82,10 +82,14 @@ pub enum FenceError {
 }
 
 impl FenceError {
-    /// Whether asking again is of no use: the volume has shut this host out, and nothing that this process has open there
-    /// will ever be written again.
-    pub fn is_shut_out(&self) -> bool {
-        matches!(self, Self::Storage(error) if error.class == ErrorClass::Fenced)
+    /// Whether asking again is of no use, and the leadership is over: the volume has shut this host out, and nothing that
+    /// this process has open there will ever be written again; or the fence holds what no leader writes, and only the
+    /// claim of a higher epoch puts that right. A record whose end is missing may be one that is being written.
+    pub fn is_final(&self) -> bool {
+        match self {
+            Self::Storage(error) => error.class == ErrorClass::Fenced,
+            Self::Damaged { damage, .. } => *damage != Damage::Unfinished,
+        }
     }
 }
 

@@ -192,6 +192,7 @@ fn a_lost_or_foreign_own_record_is_not_leading() {
         matches!(standing, Standing::Unknown(FenceError::Damaged { damage: Damage::OwnRecordMissing, .. })),
         "{standing:?}"
     );
+    assert!(matches!(standing, Standing::Unknown(error) if error.is_final()), "asking again is of no use");
 }
 
 #[test]
