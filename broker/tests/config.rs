@@ -270,6 +270,20 @@ fn broker_configs_are_validated_and_only_dynamic_ones_are_changed() {
         ),
         Err(ConfigError::Conflict { .. })
     ));
+    for (name, value, part) in [
+        // No limit is what there is without the config.
+        ("log.cleaner.io.max.bytes.per.second", "-1", "above 0"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "above 0"),
+        ("log.cleaner.io.buffer.load.factor", "0", "above 0"),
+        ("log.cleaner.io.buffer.load.factor", "1.5", "no more than 1"),
+        ("log.cleaner.threads", "129", "at least 1048576 for each of log.cleaner.threads (129)"),
+    ] {
+        let error = error(&[(name, value)]);
+        assert!(error.contains(part), "{error}");
+    }
+    for valid in [("log.cleaner.threads", "128"), ("log.cleaner.io.buffer.load.factor", "1")] {
+        BrokerConfigs::new(0, map(&[valid])).unwrap();
+    }
 }
 
 #[test]

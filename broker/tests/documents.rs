@@ -115,6 +115,8 @@ fn range(definition: &Definition) -> String {
         Valid::BetweenOr(min, max, other) => format!("{min} to {max}, or {other}"),
         Valid::UnlimitedOrAtLeastOne => "-1 (no limit), or from 1".to_owned(),
         Valid::Ratio => "0 to 1".to_owned(),
+        Valid::Share => "above 0, at most 1".to_owned(),
+        Valid::Positive => "above 0".to_owned(),
         Valid::ThrottledReplicas => "`*`, or `partition:broker` pairs".to_owned(),
         Valid::KafkaVersion => "a Kafka version from `0.11.0`".to_owned(),
         Valid::Any => "any".to_owned(),

@@ -338,6 +338,30 @@ fn a_fetch_session_tells_only_news() {
     );
 }
 
+/// DeleteRecords in the first partition of a topic: the answer's error and new log start.
+fn delete_records(client: &mut Client, topic: &str, offset: i64) -> (ErrorCode, i64) {
+    let partition = DeleteRecordsPartition { partition_index: 0, offset };
+    let topic = DeleteRecordsTopic { name: topic.into(), partitions: vec![partition] };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
+    let answer = client.call(2, &request).topics[0].partitions[0].clone();
+    (answer.error_code, answer.low_watermark)
+}
+
+#[test]
+fn only_where_all_that_is_done_is_compaction_no_records_are_deleted() {
+    let broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    for (topic, policy, answer) in [
+        ("compacted", "compact", (ErrorCode::POLICY_VIOLATION, -1)),
+        ("both", "compact,delete", (ErrorCode::NONE, 0)),
+        // Nothing goes by itself, so it is all the more the user's to delete.
+        ("neither", "", (ErrorCode::NONE, 0)),
+    ] {
+        client.create_topic(topic, 1, &[("cleanup.policy", policy)]);
+        assert_eq!(delete_records(&mut client, topic, 0), answer, "{topic}");
+    }
+}
+
 #[test]
 fn deleted_records_are_gone_for_good() {
     let mut broker = Broker::start(&[]);
@@ -346,13 +370,7 @@ fn deleted_records_are_gone_for_good() {
     for _ in 0..10 {
         client.produce("t", 0, batch(&[b"x"]));
     }
-    let delete = |client: &mut Client, offset| {
-        let partition = DeleteRecordsPartition { partition_index: 0, offset };
-        let topic = DeleteRecordsTopic { name: "t".into(), partitions: vec![partition] };
-        let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
-        let answer = client.call(2, &request).topics[0].partitions[0].clone();
-        (answer.error_code, answer.low_watermark)
-    };
+    let delete = |client: &mut Client, offset| delete_records(client, "t", offset);
     assert_eq!(delete(&mut client, 4), (ErrorCode::NONE, 4));
     assert_eq!(delete(&mut client, 2), (ErrorCode::NONE, 4), "never backwards");
     assert_eq!(delete(&mut client, 11), (ErrorCode::OFFSET_OUT_OF_RANGE, -1));
@@ -529,9 +547,7 @@ fn epochs_below_all_and_the_epoch_of_the_earliest_offset() {
         let answer = client.call(4, &request).topics[0].partitions[0].clone();
         assert_eq!((answer.leader_epoch, answer.end_offset), expected, "{asked}");
     }
-    let partition = DeleteRecordsPartition { partition_index: 0, offset: 2 };
-    let topic = DeleteRecordsTopic { name: "t".into(), partitions: vec![partition] };
-    client.call(2, &DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 });
+    assert_eq!(delete_records(&mut client, "t", 2), (ErrorCode::NONE, 2));
     assert_eq!(list_offset(&mut client, 9, "t", -2).leader_epoch, second);
 }
 

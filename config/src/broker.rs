@@ -108,9 +108,22 @@ impl BrokerConfigs {
                 upper: i64::from(upper),
             });
         }
+        let (bytes, threads) = (effective.log_cleaner_dedupe_buffer_size, effective.log_cleaner_threads);
+        if bytes / u64::from(threads.max(1)) < DEDUPE_BYTES_PER_THREAD {
+            return Err(ConfigError::OutOfRange {
+                name: "log.cleaner.dedupe.buffer.size".to_owned(),
+                value: bytes.to_string(),
+                rule: format!(
+                    "Value must be at least {DEDUPE_BYTES_PER_THREAD} for each of log.cleaner.threads ({threads})"
+                ),
+            });
+        }
         Ok(())
     }
 }
+
+/// As in Kafka: less would take few keys in a round.
+const DEDUPE_BYTES_PER_THREAD: u64 = 1 << 20;
 
 fn known(name: &str) -> Result<&'static Definition, ConfigError> {
     broker_definition(name).ok_or_else(|| ConfigError::UnknownBrokerConfig { name: name.to_owned() })
@@ -132,7 +145,7 @@ pub struct EffectiveBrokerConfig {
     pub log_cleaner_backoff_ms: u64,
     pub log_cleaner_dedupe_buffer_size: u64,
     pub log_cleaner_enable: bool,
-    /// From 0 to 1.
+    /// Above 0, at most 1.
     pub log_cleaner_io_buffer_load_factor: f64,
     pub log_cleaner_io_buffer_size: u32,
     pub log_cleaner_io_max_bytes_per_second: f64,

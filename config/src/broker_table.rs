@@ -214,7 +214,7 @@ static OWN: &[Definition] = &[
         Long,
         Some("134217728"),
         Valid::AtLeast(1_048_576),
-        "The bytes of memory that all cleaner threads together have for the keys of the logs that they compact; a key takes 24 bytes, and a fifth is left for growing. More keys take more rounds.",
+        "The bytes of memory that all cleaner threads together have for the keys of the logs that they compact; a key takes 24 bytes, and a fifth is left for growing. More keys take more rounds. 1 MiB a thread at least.",
     )
     .importance(Importance::Medium)
     .effect(Effect::Compaction),
@@ -231,7 +231,7 @@ static OWN: &[Definition] = &[
         "log.cleaner.io.buffer.load.factor",
         Double,
         Some("0.9"),
-        Valid::Ratio,
+        Valid::Share,
         "How full the memory for keys may become, as a share. A higher one takes more keys and more time for each.",
     )
     .importance(Importance::Medium)
@@ -249,7 +249,7 @@ static OWN: &[Definition] = &[
         "log.cleaner.io.max.bytes.per.second",
         Double,
         Some("1.7976931348623157E308"),
-        Valid::Any,
+        Valid::Positive,
         "The rate in bytes a second at which all cleaner threads together read and write.",
     )
     .importance(Importance::Medium)

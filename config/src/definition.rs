@@ -70,6 +70,10 @@ pub enum Valid {
     UnlimitedOrAtLeastOne,
     /// 0.0 to 1.0.
     Ratio,
+    /// A share that is not nothing: above 0.0, at most 1.0.
+    Share,
+    /// Above 0.0.
+    Positive,
     OneOf(&'static [&'static str]),
     /// A list of these only.
     ListOf(&'static [&'static str]),

@@ -90,6 +90,12 @@ impl Value {
             (Valid::Ratio, Self::Double(number)) if *number > 1.0 => {
                 refuse("Value must be no more than 1".to_owned())
             }
+            (Valid::Share | Valid::Positive, Self::Double(number)) if *number <= 0.0 => {
+                refuse("Value must be above 0".to_owned())
+            }
+            (Valid::Share, Self::Double(number)) if *number > 1.0 => {
+                refuse("Value must be no more than 1".to_owned())
+            }
             (Valid::OneOf(allowed), Self::Text(value)) if !allowed.contains(&value.as_str()) => {
                 refuse(format!("String must be one of: {}", allowed.join(", ")))
             }

@@ -11,7 +11,7 @@ mod support;
 use std::sync::Arc;
 
 use compacting::{at, batches, compacted, consume, keyed, latest, logs, manifest, offset, offsets};
-use kaas_engine::batch::{BatchOptions, Compression, Marker, Producer, data_batch};
+use kaas_engine::batch::{BatchHeader, BatchOptions, Compression, Marker, Producer, data_batch};
 use kaas_engine::types::{Epoch, Offset, ProducerId, Timestamp};
 use kaas_engine::{
     AppendError, AppendOptions, EngineError, Isolation, LogConfig, Read, ReadRequest, RecordsPart,
@@ -305,6 +305,51 @@ fn readers_that_hold_old_segments_go_on() {
 }
 
 // Failures and bounds.
+
+#[test]
+fn readers_are_not_given_segment_after_segment_without_a_record() {
+    let volume = compacted(Volume::memory());
+    let log = volume.open();
+    log.put("first", "1");
+    for n in 0..100 {
+        log.put("k", &format!("{n:060}"));
+    }
+    compact(&log);
+    let emptied = manifest(&volume).segments;
+    assert!(emptied.len() > 10, "{emptied:?}");
+    for isolation in [Isolation::ReadUncommitted, Isolation::ReadCommitted] {
+        let read = |from: i64| {
+            let request = ReadRequest {
+                from: Offset(from),
+                max_bytes: 4096,
+                at_least_one: true,
+                isolation,
+                file_ranges: false,
+            };
+            BatchHeader::parse(&support::bytes_of(&log.read_with(request).unwrap())).unwrap()
+        };
+        assert_eq!((read(0).base_offset, read(0).record_count), (Offset(0), 1));
+        for from in emptied.iter().map(|segment| segment.end_offset - 1).filter(|from| *from > 5) {
+            let first = read(from);
+            assert_eq!(first.record_count, 1, "from {from}");
+            assert!(first.base_offset >= Offset(emptied[emptied.len() - 1].end_offset - 1), "from {from}");
+        }
+    }
+    assert_eq!(offsets(&consume(&log, Isolation::ReadUncommitted))[0], 0);
+
+    // Where nothing follows, the reader is told how far it is.
+    log.crash();
+    let log = volume.open();
+    log.put("k", "last");
+    log.remove("k");
+    for _ in 0..2 {
+        log.roll();
+        compact(&log);
+        volume.clock.advance_ms(1001);
+    }
+    let seen = consume(&log, Isolation::ReadUncommitted);
+    assert!(seen.iter().all(|record| record.key.as_deref() != Some("k")), "{seen:?}");
+}
 
 #[test]
 fn damage_is_not_laundered() {

@@ -45,7 +45,8 @@ async fn one(
 ) -> Result<Offset, Failure> {
     let topic = topics::find(&context.broker, topic, Uuid::ZERO, false)?;
     let partition = context.open(&topic, asked.partition_index).await?;
-    if !partition.config().delete {
+    let config = partition.config();
+    if config.compact && !config.delete {
         return Err(Failure::bare(ErrorCode::POLICY_VIOLATION));
     }
     let before = match asked.offset {

@@ -43,7 +43,10 @@ impl Cleaner {
     async fn compact(&self) {
         loop {
             let progress = match self.dirtiest().await {
-                Some(partition) => self.compact_one(partition).await,
+                // If another task was first with it, there may be others.
+                Some(partition) => {
+                    self.compact_one(Arc::clone(&partition)).await || partition.is_compacting()
+                }
                 None => false,
             };
             if !progress {

@@ -1,14 +1,16 @@
 //! Whether a partition that is not open has work for maintenance, told from its manifest without opening it.
 //!
 //! Opening claims, which costs several syncs; a broker with ten thousand partitions that nobody uses should not pay
-//! that for each of them. Pure but for one small read, on an I/O thread.
+//! that for each of them. Pure but for small reads, on an I/O thread: the manifest, and with `max.compaction.lag.ms` the first
+//! batch of each segment that is not compacted.
 
 use std::path::Path;
 
+use kaas_engine::batch::{BatchHeader, HEADER_BYTES};
 use kaas_engine::manifest::versioned::{self, VersionedError};
-use kaas_engine::manifest::{MANIFEST, Manifest};
-use kaas_engine::{Dirtiness, LogConfig};
-use kaas_substrate::Substrate;
+use kaas_engine::manifest::{MANIFEST, Manifest, SegmentEntry};
+use kaas_engine::{Dirtiness, LogConfig, SegmentFile};
+use kaas_substrate::{OpenMode, Substrate};
 
 /// Whether the partition in `dir` should be opened and maintained. Blocks.
 pub(super) fn is_due(
@@ -18,20 +20,39 @@ pub(super) fn is_due(
     now_ms: i64,
 ) -> Result<bool, VersionedError> {
     let manifest = versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)?;
+    let oldest = |segment: &SegmentEntry| first_timestamp(substrate, dir, segment);
     // Without a manifest nobody has ever led it, so nothing was written.
-    Ok(manifest.is_some_and(|(_, manifest)| has_work(&manifest, config, now_ms)))
+    Ok(manifest.is_some_and(|(_, manifest)| has_work(&manifest, config, now_ms, oldest)))
 }
 
-fn has_work(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
+/// The largest timestamp of a segment's first batch; `None` if that cannot be told from here.
+fn first_timestamp(substrate: &dyn Substrate, dir: &Path, segment: &SegmentEntry) -> Option<i64> {
+    let path = segment.name()?.path(dir, SegmentFile::Log);
+    let mut header = [0; HEADER_BYTES];
+    substrate.open(&path, OpenMode::Read).and_then(|file| file.read_at(&mut header, 0)).ok()?;
+    BatchHeader::parse(&header).ok().map(|header| header.max_timestamp.0)
+}
+
+fn has_work(
+    manifest: &Manifest,
+    config: &LogConfig,
+    now_ms: i64,
+    first_timestamp: impl Fn(&SegmentEntry) -> Option<i64>,
+) -> bool {
     if !manifest.released {
         // Its last leader did not close it: only opening it tells what it holds.
         return true;
     }
-    is_dirty(manifest, config, now_ms) || has_old_segments(manifest, config, now_ms)
+    has_old_segments(manifest, config, now_ms) || is_dirty(manifest, config, now_ms, first_timestamp)
 }
 
-/// Whether a round of compaction may be due: what the manifest says of the segments is enough to tell, roughly.
-fn is_dirty(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
+/// Whether a round of compaction may be due. Roughly: what is behind the last stable offset counts, too.
+fn is_dirty(
+    manifest: &Manifest,
+    config: &LogConfig,
+    now_ms: i64,
+    first_timestamp: impl Fn(&SegmentEntry) -> Option<i64>,
+) -> bool {
     let first_dirty = manifest.first_dirty_offset.max(manifest.log_start_offset);
     let mut dirtiness = Dirtiness::default();
     for segment in manifest.segments.iter().filter(|_| config.compact) {
@@ -42,9 +63,11 @@ fn is_dirty(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> bool {
         }
         let bytes = if is_dirty { &mut dirtiness.dirty_bytes } else { &mut dirtiness.clean_bytes };
         *bytes = bytes.saturating_add(segment.bytes);
-        if is_dirty && segment.max_timestamp > 0 {
-            let overdue_ms = age_ms.saturating_sub(config.max_compaction_lag_ms);
-            dirtiness.overdue_ms = dirtiness.overdue_ms.max(overdue_ms);
+        if is_dirty && config.max_compaction_lag_ms < i64::MAX && dirtiness.overdue_ms <= 0 {
+            // The records that wait longest are the first, not the newest that the manifest tells of.
+            let oldest = first_timestamp(segment).unwrap_or(segment.max_timestamp);
+            let age_ms = if oldest > 0 { now_ms.saturating_sub(oldest) } else { 0 };
+            dirtiness.overdue_ms = age_ms.saturating_sub(config.max_compaction_lag_ms).max(0);
         }
     }
     dirtiness.is_due(config)
@@ -64,9 +87,16 @@ fn has_old_segments(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> boo
 
 #[cfg(test)]
 mod tests {
-    use kaas_engine::manifest::SegmentEntry;
+    use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
+    use kaas_engine::types::Timestamp;
+    use kaas_substrate::Memory;
 
     use super::*;
+
+    /// As where a segment's file cannot be read.
+    fn unknown(_: &SegmentEntry) -> Option<i64> {
+        None
+    }
 
     fn manifest(released: bool, segments: &[(u64, i64)]) -> Manifest {
         let segments = segments.iter().map(|(bytes, max_timestamp)| SegmentEntry {
@@ -95,7 +125,7 @@ mod tests {
     #[test]
     fn only_what_retention_would_touch_is_due() {
         let config = LogConfig { retention_ms: 100, retention_bytes: 50, ..LogConfig::default() };
-        let due = |manifest: &Manifest, config: &LogConfig| has_work(manifest, config, 1_000);
+        let due = |manifest: &Manifest, config: &LogConfig| has_work(manifest, config, 1_000, unknown);
         assert!(!due(&manifest(true, &[]), &config));
         assert!(!due(&manifest(true, &[(10, 950)]), &config));
         assert!(due(&manifest(true, &[(10, 899)]), &config), "too old");
@@ -123,14 +153,32 @@ mod tests {
             Manifest { first_dirty_offset, ..manifest }
         };
         let log = [(100, 900), (100, 950)];
-        assert!(has_work(&of(0, &log), &config, 1_000));
-        assert!(!has_work(&of(1, &log), &config, 1_000), "half is not more than half");
-        assert!(has_work(&of(1, &[(100, 900), (101, 950)]), &config, 1_000));
-        assert!(!has_work(&of(2, &log), &config, 1_000));
+        assert!(has_work(&of(0, &log), &config, 1_000, unknown));
+        assert!(!has_work(&of(1, &log), &config, 1_000, unknown), "half is not more than half");
+        assert!(has_work(&of(1, &[(100, 900), (101, 950)]), &config, 1_000, unknown));
+        assert!(!has_work(&of(2, &log), &config, 1_000, unknown));
         let young = LogConfig { min_compaction_lag_ms: 101, ..config.clone() };
-        assert!(!has_work(&of(0, &log), &young, 1_000));
+        assert!(!has_work(&of(0, &log), &young, 1_000, unknown));
         let overdue = LogConfig { max_compaction_lag_ms: 49, ..config.clone() };
-        assert!(has_work(&of(1, &log), &overdue, 1_000));
-        assert!(!has_work(&of(0, &log), &LogConfig { compact: false, ..config }, 1_000));
+        assert!(has_work(&of(1, &log), &overdue, 1_000, unknown));
+        let patient = LogConfig { max_compaction_lag_ms: 80, ..config.clone() };
+        assert!(!has_work(&of(1, &log), &patient, 1_000, unknown));
+        assert!(!has_work(&of(1, &log), &patient, 1_000, |_| Some(920)));
+        assert!(has_work(&of(1, &log), &patient, 1_000, |_| Some(919)), "the first record waits longest");
+        assert!(!has_work(&of(2, &log), &patient, 1_000, |_| Some(919)), "it is compacted");
+        assert!(!has_work(&of(0, &log), &LogConfig { compact: false, ..config }, 1_000, unknown));
+    }
+
+    #[test]
+    fn the_first_timestamp_is_read_from_the_segment() {
+        let memory = Memory::new();
+        let entry = manifest(true, &[(100, 950)]).segments.remove(0);
+        assert_eq!(first_timestamp(&memory, Path::new(""), &entry), None);
+        let options = BatchOptions { base_timestamp: Timestamp(919), ..BatchOptions::default() };
+        let batch = data_batch(&[SimpleRecord::of_value("v")], &options).unwrap();
+        let path = entry.name().unwrap().path(Path::new(""), SegmentFile::Log);
+        let file = memory.open(&path, OpenMode::CreateNew).unwrap();
+        file.write_all_at(&[std::io::IoSlice::new(&batch)], 0).unwrap();
+        assert_eq!(first_timestamp(&memory, Path::new(""), &entry), Some(919));
     }
 }

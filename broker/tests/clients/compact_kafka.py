@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec,
                                    ResourceType)
 
@@ -307,6 +307,7 @@ def seen(bootstrap):
                 value = None if message.value() is None else hashlib.md5(message.value()).hexdigest()
                 records.append((message.offset(), message.key(), value, message.timestamp(), message.headers()))
             check(message is not None, f"no end of {topic} within {TIMEOUT_S} s")
+            expect(message.error().code(), KafkaError._PARTITION_EOF, f"what ends {topic}")
             told[isolation] = records
             if isolation == "read_uncommitted":
                 # Each record's own time, and the one behind it.

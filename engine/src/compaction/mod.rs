@@ -104,6 +104,11 @@ impl CleanerState {
         (!was_running).then(|| Running(self))
     }
 
+    /// Whether a round is under way.
+    pub(crate) fn is_running(&self) -> bool {
+        self.0.lock().running
+    }
+
     /// Whether a round may begin on its own account.
     pub(crate) fn is_idle(&self, now_ms: u64) -> bool {
         let state = self.0.lock();
@@ -139,9 +144,9 @@ mod tests {
         let first = cleaner.begin();
         assert!(first.is_some());
         assert!(cleaner.begin().is_none());
-        assert!(!cleaner.is_idle(0), "the refused one has not ended the first");
+        assert!(!cleaner.is_idle(0) && cleaner.is_running(), "the refused one has not ended the first");
         drop(first);
-        assert!(cleaner.is_idle(0));
+        assert!(cleaner.is_idle(0) && !cleaner.is_running());
         cleaner.ended(Some(10));
         assert!(!cleaner.is_idle(9) && cleaner.is_idle(10));
         assert!(cleaner.begin().is_some());

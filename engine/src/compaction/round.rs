@@ -107,6 +107,11 @@ impl Partition {
         outcome
     }
 
+    /// Whether a round is under way.
+    pub fn is_compacting(&self) -> bool {
+        self.cleaner.is_running()
+    }
+
     fn compactable(self: &Arc<Self>) -> Ticket<Result<Compactable, EngineError>> {
         self.request(|done| Request::Compactable { done })
     }

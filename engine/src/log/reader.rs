@@ -1,7 +1,9 @@
 //! Reading: committed bytes only, whole batches, from the tail in memory or from a segment's file.
 //!
 //! [`Partition::read`] makes no system call: it answers from the tail, or hands out a [`BlockingRead`] to be run on
-//! an I/O thread. A read never crosses from one segment into the next, as in Kafka: the reader comes back.
+//! an I/O thread. A read never crosses from one segment into the next, as in Kafka: the reader comes back. What compaction has
+//! left without a record is passed over to the next segment that has one: a client library that is given nothing but
+//! empty batches several times takes them for messages that are too large (librdkafka).
 
 use std::sync::Arc;
 
@@ -21,6 +23,9 @@ use crate::types::Offset;
 
 /// How often a lookup begins anew because its segments were replaced.
 const LISTS_MAX: usize = 8;
+
+/// Segments without a record that are passed over in one read; behind them the reader comes back.
+const EMPTY_SEGMENTS_MAX: usize = 256;
 
 /// Which records a reader may see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +90,14 @@ pub struct BlockingRead {
     request: ReadRequest,
     limit: Offset,
     status: Status,
+}
+
+/// How far a read has come in a segment.
+struct Reached {
+    /// The offset behind what was read, or an upper bound of it.
+    end: Offset,
+    /// Whether there may be a record in what was read.
+    has_records: bool,
 }
 
 impl Partition {
@@ -163,15 +176,38 @@ impl BlockingRead {
 
     fn read(&self, segments: &SegmentList) -> Result<FetchedRecords, ReadError> {
         // Compaction may have left nothing at the offset: then what follows.
-        let at = segments.partition_point(|segment| segment.end_offset() <= self.request.from);
-        let Some(segment) = segments.get(at) else { return Ok(FetchedRecords::empty(self.status.clone())) };
+        let first = segments.partition_point(|segment| segment.end_offset() <= self.request.from);
+        let mut fetched = FetchedRecords::empty(self.status.clone());
+        let mut from = self.request.from;
+        for (at, segment) in segments.iter().enumerate().skip(first).take(EMPTY_SEGMENTS_MAX) {
+            let (found, reached) = self.read_from(segments, at, segment, from)?;
+            if found.bytes == 0 {
+                break;
+            }
+            fetched = found;
+            if reached.has_records || reached.end < segment.end_offset() {
+                break;
+            }
+            from = reached.end;
+        }
+        Ok(fetched)
+    }
+
+    /// Reads from `segment`, the one at `at`, what is there from `from` on.
+    fn read_from(
+        &self,
+        segments: &SegmentList,
+        at: usize,
+        segment: &Arc<Segment>,
+        from: Offset,
+    ) -> Result<(FetchedRecords, Reached), ReadError> {
         let attempt = || {
             let mut fetched = FetchedRecords::empty(self.status.clone());
-            let end = self.read_segment(segment, &mut fetched)?;
+            let reached = self.read_segment(segment, from, &mut fetched)?;
             if self.request.isolation == Isolation::ReadCommitted && fetched.bytes > 0 {
-                fetched.aborted = self.aborted(segments, at, end)?;
+                fetched.aborted = self.aborted(segments, at, from, reached.end)?;
             }
-            Ok(fetched)
+            Ok((fetched, reached))
         };
         match attempt() {
             // A file server has forgotten the handle. By its name the file is found again, unless it is gone; the last
@@ -184,13 +220,14 @@ impl BlockingRead {
         }
     }
 
-    /// Reads from one segment; the offset behind what was read, or an upper bound of it.
+    /// Reads from one segment.
     fn read_segment(
         &self,
         segment: &Arc<Segment>,
+        from: Offset,
         fetched: &mut FetchedRecords,
-    ) -> Result<Offset, ReadError> {
-        let ReadRequest { from, max_bytes, at_least_one, file_ranges, .. } = self.request;
+    ) -> Result<Reached, ReadError> {
+        let ReadRequest { max_bytes, at_least_one, file_ranges, .. } = self.request;
         let open = self.partition.open_segment(segment)?;
         let hint = open.indexes.lock().lookup(from);
         let Some((start, first)) = first_batch(&*open.file, hint, from, segment)? else {
@@ -207,7 +244,7 @@ impl BlockingRead {
             return Err(damaged(segment, start, reason));
         }
         if first.next_offset() > self.limit || (first.batch_bytes > max_bytes && !at_least_one) {
-            return Ok(from);
+            return Ok(Reached { end: from, has_records: false });
         }
         if file_ranges
             && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)?
@@ -217,11 +254,11 @@ impl BlockingRead {
             let file = Arc::clone(&open.file);
             fetched.parts.push(RecordsPart::FileRange { file, position: start, length });
             fetched.bytes += length;
-            return Ok(end_offset);
+            return Ok(Reached { end: end_offset, has_records: true });
         }
         if first.batch_bytes >= max_bytes {
             fetched.push(read_batch(&*open.file, start, &first, segment)?);
-            return Ok(first.next_offset());
+            return Ok(Reached { end: first.next_offset(), has_records: first.record_count > 0 });
         }
         self.read_into_memory(segment, &open, start, &first, fetched)
     }
@@ -234,12 +271,12 @@ impl BlockingRead {
         start: u64,
         first: &BatchHeader,
         fetched: &mut FetchedRecords,
-    ) -> Result<Offset, ReadError> {
+    ) -> Result<Reached, ReadError> {
         let room = usize::try_from(segment.bytes().saturating_sub(start)).unwrap_or(usize::MAX);
         let mut buffer = vec![0; self.request.max_bytes.min(room)];
         let read = open.file.read_at(&mut buffer, start)?;
         buffer.truncate(read);
-        let (mut end, mut end_offset) = (0, first.base_offset);
+        let (mut end, mut end_offset, mut has_records) = (0, first.base_offset, false);
         while let Some(rest) = buffer.get(end..).filter(|rest| rest.len() >= HEADER_BYTES) {
             let header = BatchHeader::parse(rest)
                 .map_err(|error| damaged(segment, start + end as u64, error.to_string()))?;
@@ -249,6 +286,7 @@ impl BlockingRead {
                 break;
             }
             (end, end_offset) = (batch_end, header.next_offset());
+            has_records |= header.record_count > 0;
         }
         if end == 0 {
             let reason = format!("of the batch that counts {} bytes are there", buffer.len());
@@ -256,7 +294,7 @@ impl BlockingRead {
         }
         buffer.truncate(end);
         fetched.push(Bytes::from(buffer));
-        Ok(end_offset)
+        Ok(Reached { end: end_offset, has_records })
     }
 
     /// Aborted transactions with records in `[from, end)`: noted in the segment of their marker, which may be a
@@ -265,12 +303,13 @@ impl BlockingRead {
         &self,
         segments: &SegmentList,
         at: usize,
+        from: Offset,
         end: Offset,
     ) -> Result<Vec<AbortedTransaction>, ReadError> {
         let mut aborted = Vec::new();
         for segment in segments.iter().skip(at).filter(|segment| segment.may_have_aborted()) {
             let open = self.partition.open_segment(segment)?;
-            let complete = open.indexes.lock().collect_aborted(self.request.from, end, &mut aborted);
+            let complete = open.indexes.lock().collect_aborted(from, end, &mut aborted);
             if complete {
                 break;
             }
