@@ -110,10 +110,26 @@ fn an_nfs_server_that_lies_is_found_out() {
     need(&["nfs"]);
     let lab = Lab::hold(&["nfs:2"]).unwrap();
     let nfs = lab.nfs();
-    is_fit(restarted(&lab, || nfs.boot(Machine::Server).unwrap()), "two_hosts");
+    let (code, report) = restarted(&lab, || nfs.boot(Machine::Server).unwrap());
+    // The restart itself was seen: by the clients' connections.
+    let found = durable(&report);
+    assert_eq!(found["outcome"], "passed", "{found}");
+    assert!(found["detail"].as_str().unwrap().ends_with("broke and was made anew"), "{found}");
+    is_fit((code, report), "two_hosts");
+    let in_vain = on_two_guests(nfs, Nfs::MOUNT, &["--no-latencies", "--restart-command", "true"]);
+    let found = durable(&in_vain.1);
+    assert_eq!(found["outcome"], "not_tested", "{found}");
+    assert!(found["detail"].as_str().unwrap().ends_with("connections to the server never broke"), "{found}");
+    is_fit(in_vain, "two_hosts");
     nfs.kill(Machine::Server).unwrap();
     nfs.boot_lying_server().unwrap();
     is_unfit(restarted(&lab, || nfs.boot_lying_server().unwrap()), &["loses fsync"]);
+}
+
+/// The finding about what survives a restart.
+fn durable(report: &Value) -> Value {
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["name"] == "fsync_durable").unwrap().clone()
 }
 
 /// Runs it with a command that has this process take the server's power and `boot` it.
