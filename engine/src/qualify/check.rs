@@ -177,7 +177,9 @@ impl Probe {
         } else {
             self.check.outcome = Outcome::Failed;
             let rounds = if self.check.rounds > 0 {
-                format!(" ({} times in {} rounds)", self.check.violations, self.check.rounds)
+                let (violations, rounds) = (self.check.violations, self.check.rounds);
+                let times = if violations == 1 { "once".to_owned() } else { format!("{violations} times") };
+                format!(" ({times} in {rounds} round{})", if rounds == 1 { "" } else { "s" })
             } else {
                 String::new()
             };
@@ -225,5 +227,25 @@ pub fn probe(
         Ok(words) if probe.check.basis == Basis::Nothing => Ok(probe.note(words)),
         Ok(words) => Ok(probe.end(words)),
         Err(trouble) => probe.broken(trouble),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_often_it_went_wrong_is_told_in_words_that_fit() {
+        for (rounds, violations, expected) in [
+            (1, 1, "late (once in 1 round)"),
+            (5, 1, "late (once in 5 rounds)"),
+            (5, 7, "late (7 times in 5 rounds)"),
+            (0, 2, "late"),
+        ] {
+            let mut probe = Probe::new("x", "x", Basis::P3);
+            probe.rounds(rounds);
+            probe.violations(violations, "late");
+            assert_eq!(probe.end("").detail, expected);
+        }
     }
 }
