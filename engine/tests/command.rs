@@ -56,3 +56,35 @@ fn exit_codes() {
     let output = kaas_engine(&["dump", "--nonsense"], dir.path());
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// Whether a paragraph's lines end where the next word would not fit any more.
+fn is_wrapped_well(lines: &[&str], width: usize) -> bool {
+    lines.windows(2).all(|pair| {
+        let next = pair[1].split(' ').next().unwrap_or_default();
+        pair[0].chars().count() + 1 + next.chars().count() > width
+    })
+}
+
+#[test]
+fn help_is_wrapped_at_the_width_of_the_terminal() {
+    for command in ["", "verify", "dump", "qualify", "import", "bench"] {
+        for width in [80, 100] {
+            let args = command.split(' ').filter(|part| !part.is_empty());
+            let output = Command::new(env!("CARGO_BIN_EXE_kaas-engine"))
+                .args(args)
+                .arg("--help")
+                .env("COLUMNS", width.to_string())
+                .output()
+                .unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            let lines: Vec<_> = text.lines().collect();
+            let wide: Vec<_> = lines.iter().filter(|line| line.chars().count() > width).collect();
+            assert!(wide.is_empty(), "{command} at {width}: {wide:?}");
+            // What is not indented, but for titles, is prose.
+            let prose = |line: &&str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+            for paragraph in lines.split(|line| !prose(line)) {
+                assert!(is_wrapped_well(paragraph, width), "{command} at {width}: {paragraph:#?}");
+            }
+        }
+    }
+}

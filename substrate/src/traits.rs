@@ -11,7 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::Result;
+use rustix::io::Errno;
+
+use crate::{Error, Operation, Result};
 
 /// Size in bytes of a record of a [`RecordFile`]; also its alignment in the file.
 pub const RECORD_BYTES: usize = 512;
@@ -51,6 +53,16 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     /// A directory replaces nothing: `Exists` if the new name is taken. A file does not replace a directory.
     /// Durable only after [`Substrate::sync_dir`].
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Gives a file another name, in any directory, and then takes the former one away: nothing of it is copied. `Exists` if the
+    /// new name is taken.
+    ///
+    /// After an error or a crash it may have both names. Not every volume can (one without hard links, a directory with a
+    /// quota of its own): any other error than `NotFound`, `Exists`, or `NoSpace` may mean that, and the caller copies. Durable
+    /// only after [`Substrate::sync_dir`] of the new directory, then of the former one.
+    fn move_file(&self, from: &Path, _to: &Path) -> Result<()> {
+        Err(Error::new(Operation::Rename, from, Errno::XDEV.into()))
+    }
 
     /// Removes a file's name. Handles on it stay usable. `Invalid` for a directory.
     fn remove_file(&self, path: &Path) -> Result<()>;
@@ -119,6 +131,13 @@ pub trait File: Send + Sync + fmt::Debug {
 
     /// Length in bytes.
     fn length(&self) -> Result<u64>;
+
+    /// The next bytes from `from` on that may be other than zeros, as the volume knows it: first, and behind the last; `None` if
+    /// zeros are all that follows. Where a volume cannot tell, everything may be. Call it after a sync of the file.
+    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>> {
+        let length = self.length()?;
+        Ok((from < length).then_some((from, length)))
+    }
 
     /// Cuts or extends (with zeros) to `length` bytes. Not durable on return.
     fn set_length(&self, length: u64) -> Result<()>;

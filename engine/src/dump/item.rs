@@ -17,6 +17,13 @@ pub enum Item {
         bytes: u64,
     },
     Batch(BatchItem),
+    /// Bytes behind what counts that are no batches.
+    Dead {
+        path: String,
+        position: u64,
+        bytes: u64,
+        reason: String,
+    },
     Record(RecordItem),
     OffsetEntry {
         offset: i64,
@@ -74,6 +81,9 @@ pub struct BatchItem {
     pub control: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub delete_horizon: bool,
+    /// It stands behind what counts, by the manifest: it is never served.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub dead: bool,
 }
 
 /// Who wrote a batch, and where in its sequence.
@@ -153,6 +163,7 @@ impl BatchItem {
             transactional: header.is_transactional(),
             control: header.is_control(),
             delete_horizon: attributes.has_delete_horizon(),
+            dead: false,
         }
     }
 }

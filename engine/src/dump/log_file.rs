@@ -25,13 +25,16 @@ const CRC_HINT: &str =
     "the batch was changed after it was written: restore the segment from a backup or snapshot of the volume";
 
 impl Dumper<'_> {
-    /// Shows every batch of a log file up to its end, or to the first bytes that are no batch.
-    pub(super) fn log(&mut self, path: &str, file: &dyn File) -> Result<(), DumpError> {
+    /// Shows every batch of a log file up to its end, or to the first bytes that are no batch. What stands at `counted` bytes
+    /// and behind is dead, whatever it looks like.
+    pub(super) fn log(&mut self, path: &str, file: &dyn File, counted: u64) -> Result<(), DumpError> {
         let length = file.length()?;
         let (mut position, mut next_offset) = (0, Offset::ZERO);
         while position < length {
+            let is_dead = position >= counted;
             let header = match header_at(file, position)? {
                 Ok(header) => header,
+                Err(error) if is_dead => return self.dead(path, position, length, error.to_string()),
                 Err(error) => {
                     let problem =
                         format!("no batch from here to the end ({} bytes): {error}", length - position);
@@ -39,6 +42,9 @@ impl Dumper<'_> {
                 }
             };
             let end = position.saturating_add(u64::try_from(header.batch_bytes).unwrap_or(u64::MAX));
+            if end > length && is_dead {
+                return self.dead(path, position, length, "a batch that is not whole".to_owned());
+            }
             if end > length {
                 let problem = format!(
                     "the batch has {} bytes, of which {} are in the file",
@@ -46,6 +52,15 @@ impl Dumper<'_> {
                     length - position
                 );
                 return self.finding(path, position, problem, TEAR_HINT);
+            }
+            if is_dead {
+                let computed = crc_of(file, position.saturating_add(CRC_COVER_START as u64), end)?;
+                self.show(&Item::Batch(BatchItem {
+                    dead: true,
+                    ..BatchItem::new(&header, position, computed)
+                }))?;
+                position = end;
+                continue;
             }
             if header.base_offset < next_offset {
                 let problem = format!("offset {} comes again, {next_offset} is next", header.base_offset);
@@ -56,6 +71,10 @@ impl Dumper<'_> {
             position = end;
         }
         Ok(())
+    }
+
+    fn dead(&mut self, path: &str, position: u64, length: u64, reason: String) -> Result<(), DumpError> {
+        self.show(&Item::Dead { path: path.to_owned(), position, bytes: length - position, reason })
     }
 
     fn batch(

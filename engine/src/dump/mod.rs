@@ -8,6 +8,7 @@ mod item;
 mod lines;
 mod log_file;
 mod names;
+mod pins;
 mod text;
 
 use std::io::{self, Write};
@@ -23,7 +24,10 @@ pub(crate) use text::utc;
 
 use crate::index::{OffsetIndex, Prefix, TimeIndex, TxnIndex};
 use crate::leadership::{self, FenceRecord};
+use crate::log::SegmentName;
 use crate::producer_state::ProducerStates;
+use crate::verify::QUARANTINE_DIR;
+use pins::Pins;
 
 /// How deep below the named directory is looked: a data directory has partitions four levels down.
 const MAX_DEPTH: usize = 8;
@@ -70,6 +74,9 @@ pub enum DumpError {
     NotAFile { path: PathBuf, kind: EntryKind },
     #[error("there are no files of kaas in or below {}", printable(path))]
     NothingHere { path: PathBuf },
+    /// By its name it is no file of kaas, or one that says nothing.
+    #[error("{}: by its name it is no file of kaas, or one with nothing in it to show", printable(path))]
+    NotOurs { path: PathBuf },
 }
 
 /// How many files were shown and how many findings there were.
@@ -79,7 +86,8 @@ pub struct Summary {
     pub findings: u64,
 }
 
-/// Shows the directory or file `path` of `substrate` on `out`. Of a directory, files that are not ours are left out.
+/// Shows the directory or file `path` of `substrate` on `out`. Of a directory, files that are not ours are left out, and what
+/// nobody reads: `quarantine/`, and everything on its way in or out (`~`).
 ///
 /// # Errors
 ///
@@ -90,12 +98,14 @@ pub fn dump(
     options: &DumpOptions,
     out: &mut dyn Write,
 ) -> Result<Summary, DumpError> {
-    let mut dumper = Dumper { substrate, options, out, summary: Summary::default() };
+    let mut dumper = Dumper { substrate, options, out, summary: Summary::default(), pins: None };
     if is_dir(substrate, path)? {
         dumper.directory(path, 0)?;
         if dumper.summary.files == 0 {
             return Err(DumpError::NothingHere { path: substrate.root().join(path) });
         }
+    } else if FileKind::of(&path.file_name().unwrap_or_default().to_string_lossy()) == FileKind::Other {
+        return Err(DumpError::NotOurs { path: substrate.root().join(path) });
     } else {
         dumper.file(path)?;
     }
@@ -122,6 +132,8 @@ struct Dumper<'a> {
     options: &'a DumpOptions,
     out: &'a mut dyn Write,
     summary: Summary,
+    /// Of the directory that is being shown.
+    pins: Option<Pins>,
 }
 
 impl Dumper<'_> {
@@ -152,7 +164,9 @@ impl Dumper<'_> {
         entries.sort();
         for entry in entries {
             let path = dir.join(&entry.name);
+            let bytes = entry.name.as_encoded_bytes();
             match entry.kind {
+                _ if bytes == QUARANTINE_DIR.as_bytes() || bytes.starts_with(b"~") => {}
                 EntryKind::File if FileKind::of(&entry.name.to_string_lossy()) == FileKind::Other => {}
                 EntryKind::File => self.file(&path)?,
                 EntryKind::Dir if depth < MAX_DEPTH => self.directory(&path, depth + 1)?,
@@ -174,22 +188,29 @@ impl Dumper<'_> {
         let shown = crate::printable::path(path);
         self.summary.files += 1;
         self.show(&Item::File { path: shown.clone(), what: kind.describe(), bytes: file.length()? })?;
+        let counted = self.counted(path, &name);
         match kind {
-            FileKind::Log => self.log(&shown, file.as_ref()),
+            FileKind::Log => self.log(&shown, file.as_ref(), counted.unwrap_or(u64::MAX)),
             FileKind::OffsetIndex { base_offset } => {
                 let bytes = self.read(path)?;
                 let Prefix { index, damage } = OffsetIndex::valid_prefix(base_offset, &bytes);
-                self.entries(&shown, index.iter(), index.as_bytes().len(), damage)
+                let good = index.as_bytes().len();
+                let damage = damage.filter(|_| counted.is_none_or(|counted| (good as u64) < counted));
+                self.entries(&shown, index.iter(), good, damage)
             }
             FileKind::TimeIndex { base_offset } => {
                 let bytes = self.read(path)?;
                 let Prefix { index, damage } = TimeIndex::valid_prefix(base_offset, &bytes);
-                self.entries(&shown, index.iter(), index.as_bytes().len(), damage)
+                let good = index.as_bytes().len();
+                let damage = damage.filter(|_| counted.is_none_or(|counted| (good as u64) < counted));
+                self.entries(&shown, index.iter(), good, damage)
             }
             FileKind::TxnIndex { base_offset } => {
                 let bytes = self.read(path)?;
                 let Prefix { index, damage } = TxnIndex::valid_prefix(base_offset, &bytes);
-                self.entries(&shown, index.iter(), index.as_bytes().len(), damage)
+                let good = index.as_bytes().len();
+                let damage = damage.filter(|_| counted.is_none_or(|counted| (good as u64) < counted));
+                self.entries(&shown, index.iter(), good, damage)
             }
             FileKind::ProducerSnapshot => self.snapshot(&shown, path),
             FileKind::Json => self.json(&shown, path),
@@ -197,6 +218,14 @@ impl Dumper<'_> {
             FileKind::Fence => self.fence(&shown, path),
             FileKind::Other => Ok(()),
         }
+    }
+
+    /// The bytes of a segment's file that count, if the directory's manifest says it.
+    fn counted(&mut self, path: &Path, name: &str) -> Option<u64> {
+        SegmentName::parse(name)?;
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let known = self.pins.take().filter(|pins| pins.are_of(dir));
+        self.pins.insert(known.unwrap_or_else(|| Pins::read(self.substrate, dir))).bytes(name)
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, DumpError> {

@@ -22,6 +22,12 @@ pub fn render(item: &Item) -> String {
             out = render_record(record);
             Ok(())
         }
+        Item::Dead { path, position, bytes, reason } => {
+            let bytes = counted(*bytes, "byte", "bytes");
+            let text = format!("{path}, byte {position}: dead, {bytes} to the end: {reason}");
+            fold(&mut out, "-- ", 3, &text, WIDTH);
+            Ok(())
+        }
         Item::OffsetEntry { offset, position } => writeln!(out, "offset {offset}  position {position}"),
         Item::TimeEntry { timestamp, offset } => {
             writeln!(out, "timestamp {timestamp} ({})  offset {offset}", utc(*timestamp))
@@ -68,6 +74,7 @@ fn render_batch(batch: &BatchItem) -> String {
         (batch.control, "  control"),
         (batch.delete_horizon, "  delete horizon"),
         (!batch.crc_ok, "  CRC WRONG"),
+        (batch.dead, "  DEAD: behind what counts, never served"),
     ] {
         if flag {
             out.push_str(name);

@@ -47,6 +47,7 @@ use kaas_substrate::Substrate;
 
 pub use finding::{Finding, Kind, Severity};
 pub use identity::Expected;
+pub(crate) use repair::quarantine::QUARANTINE_DIR;
 pub use report::Report;
 pub(crate) use text::{counted, grouped};
 pub use text::{render, render_losses, render_repairs};
@@ -59,7 +60,8 @@ use segment::Counts;
 /// How to look.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Directories that are examined side by side, from 1.
+    /// Directories that are examined side by side, from 1. Each has a piece of 1 MiB of what it reads; 64 MiB more, at most, are
+    /// read ahead for all of them.
     pub threads: usize,
     /// The time that the expiry of producers is judged by.
     pub now: Timestamp,

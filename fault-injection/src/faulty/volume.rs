@@ -199,6 +199,10 @@ impl Substrate for Faulty {
         self.gate.change(Point::Rename, from, || self.inner.rename(from, to))
     }
 
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        self.gate.change(Point::Rename, from, || self.inner.move_file(from, to))
+    }
+
     fn remove_file(&self, path: &Path) -> Result<()> {
         self.gate.change(Point::RemoveFile, path, || self.inner.remove_file(path))
     }
@@ -272,6 +276,10 @@ impl File for FaultyFile {
 
     fn length(&self) -> Result<u64> {
         self.gate.call(Point::Length, &self.path, || self.inner.length())
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>> {
+        self.gate.call(Point::Read, &self.path, || self.inner.next_data(from))
     }
 
     fn set_length(&self, length: u64) -> Result<()> {

@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "a gathered write has all its parts in order", run: gathered_writes },
     Check { name: "a write overwrites in place and a gap is zeros", run: overwrites },
     Check { name: "a length is cut and extended with zeros", run: lengths },
+    Check { name: "what is not known to be zeros has all that was written", run: holes },
     Check { name: "a read that must not wait returns the right bytes or none", run: nowait },
     Check { name: "a file is read while it is appended to", run: read_while_appending },
     Check { name: "making a file durable leaves it as it is", run: make_durable },
@@ -111,6 +112,26 @@ fn lengths(hosts: &Hosts) -> Outcome {
     file.set_length(0)?;
     ensure!(file.length()? == 0 && get(volume, "f")?.is_empty(), "emptying");
     file.sync_data()?;
+    Ok(())
+}
+
+fn holes(hosts: &Hosts) -> Outcome {
+    let volume = hosts.first.as_ref();
+    let file = put(volume, "f", b"begin")?;
+    file.write_all_at(&[IoSlice::new(b"end")], 1 << 20)?;
+    file.set_length(2 << 20)?;
+    file.sync_data()?;
+    // Whatever the volume knows of holes: all that is written is in what it says, in order.
+    let (mut at, mut found) = (0, Vec::new());
+    while let Some((begin, end)) = file.next_data(at)? {
+        ensure!(begin >= at && end > begin && end <= 2 << 20, "{begin} to {end} behind {at}");
+        found.push(begin..end);
+        at = end;
+    }
+    for written in [0_u64, 4, 1 << 20, (1 << 20) + 2] {
+        ensure!(found.iter().any(|range| range.contains(&written)), "byte {written} is in none of {found:?}");
+    }
+    ensure!(file.next_data(2 << 20)?.is_none(), "there is something behind the end");
     Ok(())
 }
 

@@ -17,6 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "any name that the system allows works", run: odd_names },
     Check { name: "a rename replaces a file", run: rename_file },
     Check { name: "a rename stays in its directory", run: rename_across },
+    Check { name: "a file moves to another directory, or is left where it is", run: move_file },
     Check { name: "a directory moves with everything below it and replaces nothing", run: rename_dir },
     Check { name: "a file is removed by remove_file only", run: remove_file },
     Check { name: "a directory is removed by remove_dir only, and when it is empty", run: remove_dir },
@@ -159,6 +160,26 @@ fn rename_across(hosts: &Hosts) -> Outcome {
     ensure_fails("up", volume.rename(path("d/b"), path("b")), Invalid)?;
     volume.rename(path("./a"), path("c"))?;
     ensure!(names_in(volume, "")? == ["c", "d"], "a dot in a path makes another directory");
+    Ok(())
+}
+
+fn move_file(hosts: &Hosts) -> Outcome {
+    let volume = hosts.first.as_ref();
+    volume.create_dir(path("d"))?;
+    put(volume, "f", b"one")?;
+    ensure_fails("what is not there", volume.move_file(path("gone"), path("d/gone")), NotFound).or_else(
+        |problem| {
+            // A volume that cannot says so, and the caller copies.
+            ensure_fails("a move", volume.move_file(path("f"), path("d/f")), Invalid).map_err(|_| problem)
+        },
+    )?;
+    if volume.move_file(path("f"), path("d/f")).is_err() {
+        return Ok(());
+    }
+    ensure!(names_in(volume, "")? == ["d"] && get(volume, "d/f")? == b"one", "it is not in one place, whole");
+    put(volume, "f", b"two")?;
+    ensure_fails("a name that is taken", volume.move_file(path("f"), path("d/f")), Exists)?;
+    ensure!(get(volume, "f")? == b"two" && get(volume, "d/f")? == b"one", "it has replaced another file");
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, StatxFlags, fdatasync, ftruncate, statx};
+use rustix::fs::{AtFlags, SeekFrom, StatxFlags, fdatasync, ftruncate, seek, statx};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwritev, retry_on_intr};
 
 use crate::paths::AtPath;
@@ -111,6 +111,22 @@ impl File for MountedFile {
 
     fn length(&self) -> Result<u64> {
         length_of(&self.fd, &self.path)
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>> {
+        let length = self.length()?;
+        if from >= length {
+            return Ok(None);
+        }
+        match retry_on_intr(|| seek(&self.fd, SeekFrom::Data(from))) {
+            Ok(begin) => {
+                let end = retry_on_intr(|| seek(&self.fd, SeekFrom::Hole(begin))).unwrap_or(length);
+                Ok(Some((begin, end.clamp(begin, length.max(begin)))))
+            }
+            Err(Errno::NXIO) => Ok(None),
+            // A file system that cannot tell.
+            Err(_) => Ok(Some((from, length))),
+        }
     }
 
     fn set_length(&self, length: u64) -> Result<()> {

@@ -221,6 +221,13 @@ impl Substrate for Mounted {
         self.rename_within(from, to).at(Operation::Rename, from)
     }
 
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        check_named(Operation::Rename, from)?;
+        check_named(Operation::Rename, to)?;
+        self.link(from, to).at(Operation::Rename, from)?;
+        self.remove_file(from)
+    }
+
     fn remove_file(&self, path: &Path) -> Result<()> {
         check_named(Operation::RemoveFile, path)?;
         self.unlink(path, EntryKind::File).at(Operation::RemoveFile, path)

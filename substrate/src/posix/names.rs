@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, mkdirat, openat, renameat, renameat_with, statat,
-    unlinkat,
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, linkat, mkdirat, openat, renameat, renameat_with,
+    statat, unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
 
@@ -62,6 +62,11 @@ impl Mounted {
     pub(super) fn unlink(&self, path: &Path, kind: EntryKind) -> Called<()> {
         let flags = if kind == EntryKind::Dir { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         self.looked_up(path, || unlinkat(&self.root, path, flags))
+    }
+
+    /// A second name for a file; never replaces.
+    pub(super) fn link(&self, from: &Path, to: &Path) -> Called<()> {
+        self.looked_up(from, || linkat(&self.root, from, &self.root, to, AtFlags::empty()))
     }
 
     fn kind_of(&self, path: &Path) -> Called<EntryKind> {

@@ -18,7 +18,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use kaas_engine::dump::{DumpError, DumpOptions, dump};
 use kaas_substrate::recognise::open_to_read;
 use kaas_substrate::{EntryKind, ErrorClass, Mounted, harmless};
@@ -80,7 +80,8 @@ struct DumpArgs {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().mut_subcommands(reflowed).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let code = match cli.command {
         Command::Dump(args) => run_dump(&args),
         Command::Verify(args) => verify::run(&args),
@@ -90,6 +91,25 @@ fn main() -> ExitCode {
         Command::QualifyAgent(args) => qualify::run_agent(&args),
     };
     interrupt::code().unwrap_or(code)
+}
+
+/// The same command with each paragraph of what closes its help in one line, which is then wrapped as all else is; lines that are
+/// indented stay as they are.
+fn reflowed(command: clap::Command) -> clap::Command {
+    let Some(closing) = command.get_after_help().map(ToString::to_string) else { return command };
+    let mut text = String::new();
+    let mut in_paragraph = false;
+    for line in closing.lines() {
+        let is_prose = !line.is_empty() && !line.starts_with(' ');
+        match (text.is_empty(), is_prose && in_paragraph) {
+            (true, _) => {}
+            (false, true) => text.push(' '),
+            (false, false) => text.push('\n'),
+        }
+        text.push_str(line);
+        in_paragraph = is_prose && !line.ends_with(':');
+    }
+    command.after_help(text)
 }
 
 fn run_dump(args: &DumpArgs) -> ExitCode {
@@ -147,6 +167,9 @@ fn hint(error: &DumpError) -> Option<&'static str> {
         },
         DumpError::NothingHere { .. } => Some("a data directory holds `topics/<topic>/<partition>/`"),
         DumpError::NotAFile { .. } => Some("name a file, or a directory"),
+        DumpError::NotOurs { .. } => {
+            Some("name a segment, an index, a manifest, a fence, a journal, or a directory of them")
+        }
         DumpError::Output(_) => None,
     }
 }

@@ -32,7 +32,7 @@ use crate::{COULD_NOT_RUN, FOUND, complain, print_text, write_out};
 Examples:
   kaas-engine verify /data
   kaas-engine verify /data/topics/orders /data/topics/payments/3
-  kaas-engine verify --json /data | jq '.findings[] | select(.severity == \"error\") | .file'
+  kaas-engine verify --json /data | jq '.findings[] | select(.severity==\"error\")'
   kaas-engine verify --dry-run /data        # what a repair would do
   kaas-engine verify --repair /data/topics/orders/0
 
@@ -44,10 +44,7 @@ and cluster/ are repaired only while no broker runs.
 Exit codes: 0 nothing is wrong (any more), and nothing was lost; 1 there are warnings or errors, or something was lost in
 this repair; 2 it could not run.
 
-The JSON object has: format (1), verdict (clean or findings), topics, partitions, slots, segments, batches, records,
-bytes, errors, warnings, infos, elapsed_ms, peak_memory_bytes, and findings: objects with severity, code, file, position
-and offset where there is one, problem, meaning, action. With --repair and --dry-run also repairs: objects with
-directory, outcome (repaired, would-repair, refused), reason, steps, lost, given_up, unknown, left.")]
+The fields of the JSON object, and what each finding means, are in docs/operating/verify.md.")]
 pub struct VerifyArgs {
     /// Directories: partitions, topics, the directory of topics, slots, whole data directories
     #[arg(required = true, value_name = "DIR")]
@@ -75,8 +72,8 @@ pub struct VerifyArgs {
     /// Show what is in order but worth knowing, too (always part of the JSON)
     #[arg(long)]
     all: bool,
-    /// Partitions that are read side by side
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    /// Partitions that are read side by side, up to 64
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     threads: u16,
     /// The brokers' producer.id.expiration.ms: older producers may be missing from snapshots
     #[arg(long, value_name = "MS", default_value_t = Options::default().producer_id_expiration_ms)]

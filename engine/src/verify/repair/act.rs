@@ -2,11 +2,11 @@
 //!
 //! # The order, and a crash at any step
 //!
-//! 1. What is taken out of the way is copied to `quarantine/`.
+//! 1. What is needed no more, or will be written anew, is copied to `quarantine/`.
 //! 2. Segments that are written anew, index files, the producer snapshot, `partition.json`: each durable before the next step.
 //! 3. The manifest: from here on it says what counts. Until then nothing of what counted has been changed.
 //! 4. The fence: if somebody has claimed a higher epoch meanwhile, the repair ends here.
-//! 5. What is not needed any more is removed.
+//! 5. What belongs to nobody is moved to `quarantine/`, and what is not needed any more removed.
 //!
 //! Each step may be done twice. A crash leaves copies, and files of an epoch without a manifest, which nobody counts;
 //! the next repair does everything again.
@@ -50,8 +50,36 @@ pub(super) fn act(
     leadership: &Leadership,
 ) -> Result<(), EngineError> {
     let volume = substrate.as_ref();
-    for quarantined in &plan.quarantine {
-        quarantine::copy(volume, dir, quarantined)?;
+    // Nothing refers to what is made until the manifest does, and another repair makes it again.
+    prepare(volume, dir, plan, leadership).inspect_err(|_| discard(volume, dir, plan))?;
+    let version = plan.version;
+    if planted(Bug::RepairRemovesFirst) {
+        remove_unneeded(volume, dir, view, plan)?;
+    }
+    owned::write(volume, dir, MANIFEST, version, &plan.identity, &plan.manifest)?;
+    if !planted(Bug::RepairWithoutFence) {
+        still_leads(leadership)?;
+    }
+    for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
+        quarantine::take(volume, dir, &moved.name)?;
+    }
+    remove_unneeded(volume, dir, view, plan)?;
+    for kind in [MANIFEST, CHECKPOINT, PRODUCER_STATE] {
+        versioned::remove_below(volume, dir, kind, version)?;
+    }
+    leadership.collect_old_claims()?;
+    Ok(volume.sync_dir(dir)?)
+}
+
+/// All that the new manifest rests on, durably.
+fn prepare(
+    volume: &dyn Substrate,
+    dir: &Path,
+    plan: &mut Plan,
+    leadership: &Leadership,
+) -> Result<(), EngineError> {
+    for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
+        quarantine::copy(volume, dir, copied)?;
     }
     for segment in &plan.salvage.segments {
         if segment.exists && segment.source.entry.is_none() {
@@ -74,9 +102,8 @@ pub(super) fn act(
             entry.indexes = Some(lengths);
         }
     }
-    let version = plan.version;
     if let Some(bytes) = &plan.producers {
-        versioned::write_bytes(volume, dir, PRODUCER_STATE, version, bytes)?;
+        versioned::write_bytes(volume, dir, PRODUCER_STATE, plan.version, bytes)?;
     }
     if plan.identity_is_wrong {
         // The one name that a later leader's repair has, too.
@@ -84,19 +111,21 @@ pub(super) fn act(
         let path = dir.join(PARTITION_FILE);
         write_small(volume, &path, &identity::encode(&path, &plan.identity)?)?;
     }
-    if planted(Bug::RepairRemovesFirst) {
-        remove_unneeded(volume, dir, view, plan)?;
+    Ok(())
+}
+
+/// Removes what [`prepare`] has made of this epoch, as far as that can be: on a full volume it is in the way of the next try.
+fn discard(volume: &dyn Substrate, dir: &Path, plan: &Plan) {
+    let made = plan.rewritten.iter().map(|rewritten| rewritten.to);
+    let made = made.chain(plan.fillers.iter().map(|filler| filler.name));
+    for name in made {
+        for file in SegmentFile::ALL {
+            let _ = volume.remove_file(&name.path(dir, file));
+        }
     }
-    owned::write(volume, dir, MANIFEST, version, &plan.identity, &plan.manifest)?;
-    if !planted(Bug::RepairWithoutFence) {
-        still_leads(leadership)?;
+    if plan.producers.is_some() {
+        let _ = volume.remove_file(&dir.join(PRODUCER_STATE.file_name(plan.version)));
     }
-    remove_unneeded(volume, dir, view, plan)?;
-    for kind in [MANIFEST, CHECKPOINT, PRODUCER_STATE] {
-        versioned::remove_below(volume, dir, kind, version)?;
-    }
-    leadership.collect_old_claims()?;
-    Ok(volume.sync_dir(dir)?)
 }
 
 /// Removes what no later leader needs, but for what is replaced by name.

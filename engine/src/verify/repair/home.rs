@@ -15,13 +15,13 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kaas_substrate::{Substrate, printable, read_small, write_small};
+use kaas_substrate::{printable, read_small, write_small};
 use serde_json::{Map, Value, json};
 
 use super::lead::still_leads;
 use super::quarantine::{self, Quarantined};
 use super::steward::Steward;
-use super::{Mode, Repaired, is_file};
+use super::{Mode, Repaired, is_file, said};
 use crate::identity::read_partition;
 use crate::layout::{
     META_FILE, PRODUCER_IDS, PRODUCER_IDS_BLOCK, TOPIC_CONFIG, TOPIC_ID_FORMAT, TopicIdFile,
@@ -285,9 +285,9 @@ impl HomeRepair<'_> {
 
     fn act(&self, plan: &Plan, controller: &Leadership) -> Result<(), String> {
         let volume = self.context.substrate;
-        let failed = |error: kaas_substrate::Error| error.to_string();
-        for quarantined in &plan.quarantine {
-            quarantine::copy(volume, self.dir, quarantined).map_err(failed)?;
+        let failed = |error: kaas_substrate::Error| said(&error);
+        for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
+            quarantine::copy(volume, self.dir, copied).map_err(failed)?;
         }
         let version = FileVersion { epoch: controller.epoch(), number: 1 };
         if let Some((bytes, _)) = &plan.topic_id {
@@ -297,23 +297,16 @@ impl HomeRepair<'_> {
         }
         for (kind, value) in &plan.versions {
             let written = versioned::write(volume, self.dir, *kind, version, value);
-            written.map_err(|error: VersionedError| error.to_string())?;
+            written.map_err(|error: VersionedError| said(&error))?;
         }
         still_leads(controller)?;
         for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
-            remove(volume, &self.dir.join(&moved.name)).map_err(failed)?;
+            quarantine::take(volume, self.dir, &moved.name).map_err(failed)?;
         }
         for (kind, _) in &plan.versions {
             versioned::remove_below(volume, self.dir, *kind, version).map_err(failed)?;
         }
         volume.sync_dir(self.dir).map_err(failed)
-    }
-}
-
-fn remove(volume: &dyn Substrate, path: &Path) -> kaas_substrate::Result<()> {
-    match volume.remove_file(path) {
-        Err(error) if !error.is_not_found() => Err(error),
-        _ => Ok(()),
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate};
 
-use super::Mode;
 use super::quarantine::{self, Quarantined};
 use super::steward::Steward;
+use super::{Mode, said};
 use crate::leadership::{self, ClaimError, Claimant, FENCE_NAME, Leadership, Standing};
 use crate::types::Epoch;
 use crate::verify::finding::{Finding, Kind};
@@ -83,7 +83,7 @@ impl<'a> Led<'a> {
             Ok(false) => {
                 Err("what it was in is not there any more under this name: it was deleted".to_owned())
             }
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(said(&error)),
         }
     }
 
@@ -118,17 +118,17 @@ impl<'a> Led<'a> {
         if self.fenceless {
             let claims = match volume.list(self.dir) {
                 Err(error) if error.is_not_found() => Vec::new(),
-                entries => entries.map_err(|error| error.to_string())?,
+                entries => entries.map_err(|error| said(&error))?,
             };
             let claimed = claims.iter().filter_map(|entry| leadership::claim_epoch(&entry.name)).max();
             let highest = written.max(claimed.unwrap_or(Epoch::NONE)).max(self.steward.controller_epoch());
             return Ok(highest.next());
         }
-        let claimed = leadership::highest(volume, self.dir).map_err(|error| error.to_string())?;
+        let claimed = leadership::highest(volume, self.dir).map_err(|error| said(&error))?;
         let next = claimed.max(written).next();
         // A piece of a record at the fence's end would be damage to whoever leads below it: it is claimed, and written over.
         let fence = volume.open(&self.dir.join(FENCE_NAME), OpenMode::ReadUncached);
-        let bytes = fence.and_then(|fence| fence.length()).map_err(|error| error.to_string())?;
+        let bytes = fence.and_then(|fence| fence.length()).map_err(|error| said(&error))?;
         let piece = ![0, RECORD_ZERO_AT as u64 + 1].contains(&(bytes % RECORD_BYTES as u64));
         let at = u32::try_from(bytes / RECORD_BYTES as u64).ok().and_then(Epoch::new).filter(|_| piece);
         Ok(next.max(at.unwrap_or(next)))
@@ -146,25 +146,25 @@ impl<'a> Led<'a> {
         let mut epoch = self.next_epoch(written)?;
         if self.full_of_holes {
             // A claim mends some of it.
-            quarantine::copy(volume, self.dir, &Self::fence()).map_err(|error| error.to_string())?;
+            quarantine::copy(volume, self.dir, &Self::fence()).map_err(|error| said(&error))?;
         }
         if self.fenceless {
-            self.make_dir().map_err(|error| error.to_string())?;
-            let entries = volume.list(self.dir).map_err(|error| error.to_string())?;
+            self.make_dir().map_err(|error| said(&error))?;
+            let entries = volume.list(self.dir).map_err(|error| said(&error))?;
             if entries.iter().any(|entry| entry.name == FENCE_NAME) {
                 return Err("the fence is there now; run verify again".to_owned());
             }
             let born = Epoch::new(epoch.get().saturating_sub(1)).unwrap_or(Epoch::NONE);
-            leadership::bear_again(volume, self.dir, born).map_err(|error| error.to_string())?;
+            leadership::bear_again(volume, self.dir, born).map_err(|error| said(&error))?;
         }
         if self.taken_away {
-            leadership::give_back(volume, self.dir).map_err(|error| error.to_string())?;
+            leadership::give_back(volume, self.dir).map_err(|error| said(&error))?;
         }
         for _ in 0..CLAIMS_MAX {
             match leadership::claim(self.substrate, self.dir, epoch, claimant) {
                 Ok(leadership) => return Ok(leadership),
                 Err(ClaimError::Refused { highest, .. }) => epoch = highest.max(epoch).next(),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(said(&error)),
             }
         }
         Err("other claims keep coming: somebody else is leading it again and again".to_owned())

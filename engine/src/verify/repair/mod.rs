@@ -32,11 +32,13 @@ mod slot;
 mod steward;
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kaas_substrate::{OpenMode, Substrate};
+use kaas_substrate::{ErrorClass, OpenMode, Substrate};
 use serde::Serialize;
 
 use super::finding::Finding;
@@ -232,6 +234,19 @@ impl Work<'_> {
     fn count(&self) {
         self.context.progress.directories.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What is said of an error that has ended a repair. A full volume is told as such: whoever repairs can do something about it.
+fn said<E: Error + 'static>(error: &E) -> String {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        let system = cause.downcast_ref::<io::Error>();
+        if system.is_some_and(|system| ErrorClass::of(system) == ErrorClass::NoSpace) {
+            return format!("the volume is full: make room, and run the repair again ({error})");
+        }
+        next = cause.source();
+    }
+    error.to_string()
 }
 
 /// Why nothing in `dir` can be repaired.

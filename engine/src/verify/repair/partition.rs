@@ -9,7 +9,7 @@ use super::lead::Led;
 use super::looked::Looked;
 use super::plan::{self, Plan};
 use super::steward::Steward;
-use super::{Mode, Repaired, act, salvage};
+use super::{Mode, Repaired, act, said, salvage};
 use crate::leadership::Leadership;
 use crate::planted::{Bug, planted};
 use crate::types::Epoch;
@@ -83,12 +83,14 @@ impl PartitionRepair<'_> {
         led.fill(leadership)
             .map_err(Into::into)
             .and_then(|()| act::act(self.substrate, self.dir, &view, &mut plan, leadership))
-            .map_err(|error| format!("{error}; what counted still does, and the repair may be repeated"))?;
+            .map_err(|error| {
+                format!("{}; what counted still does, and the repair may be repeated", said(&error))
+            })?;
         Ok(plan)
     }
 
     fn look(&self) -> Result<View, String> {
-        View::read(self.context.substrate, self.dir, self.expected).map_err(|error| error.to_string())
+        View::read(self.context.substrate, self.dir, self.expected).map_err(|error| said(&error))
     }
 
     /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.
@@ -96,7 +98,7 @@ impl PartitionRepair<'_> {
         for source in salvage::sources(view, view.manifest()).iter().filter(|source| source.entry.is_none()) {
             let path = log_path(self.dir, source.name);
             match self.context.substrate.make_durable(&path, u64::MAX) {
-                Err(error) if !error.is_not_found() => return Err(error.to_string()),
+                Err(error) if !error.is_not_found() => return Err(said(&error)),
                 _ => {}
             }
         }
@@ -106,6 +108,6 @@ impl PartitionRepair<'_> {
     fn plan(&self, view: &View, findings: &[Finding], epoch: Epoch) -> Result<Plan, String> {
         let looked = Looked { context: self.context, dir: self.dir, view, findings };
         let identity = view.identity.clone().ok_or("nothing says which partition it is")?;
-        plan::plan(&looked, identity, epoch).map_err(|error| error.to_string())
+        plan::plan(&looked, identity, epoch).map_err(|error| said(&error))
     }
 }

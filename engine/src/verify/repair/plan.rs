@@ -193,20 +193,15 @@ impl Plan {
         steps
     }
 
-    /// Files that no later leader needs once the new manifest holds.
+    /// Files that no later leader needs once the new manifest holds, but for those that are moved.
     pub(super) fn unneeded(&self, dir: &Path, view: &View) -> Vec<PathBuf> {
         let kept: BTreeSet<_> = self.manifest.segments.iter().filter_map(SegmentEntry::name).collect();
-        let moved = self
-            .quarantine
-            .iter()
-            .filter(|quarantined| quarantined.remove)
-            .map(|moved| dir.join(&moved.name));
         let salvaged = self.salvage.segments.iter().filter(|salvaged| salvaged.exists);
         let replaced = salvaged.map(|salvaged| salvaged.source.name).filter(|name| !kept.contains(name));
         let replaced = replaced.flat_map(|name| SegmentFile::ALL.map(|file| name.path(dir, file)));
         let checkpoints =
             view.names.checkpoints.iter().map(|version| dir.join(CHECKPOINT.file_name(*version)));
-        moved.chain(replaced).chain(checkpoints).collect()
+        replaced.chain(checkpoints).collect()
     }
 
     /// The offsets that are lost with this repair.

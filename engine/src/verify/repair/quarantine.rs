@@ -4,21 +4,24 @@
 //! Nobody looks into a directory of that name, so nothing in it can be taken for anything. It goes with the topic when that
 //! is deleted. Nothing in it is ever written again or removed by kaas.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::IoSlice;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kaas_substrate::{Entry, EntryKind, File, OpenMode, Result, Substrate, printable};
+use kaas_substrate::{Entry, EntryKind, ErrorClass, File, OpenMode, Result, Substrate, printable};
 
 /// Name of the directory.
-pub(in crate::verify) const QUARANTINE_DIR: &str = "quarantine";
+pub(crate) const QUARANTINE_DIR: &str = "quarantine";
 
 /// Prefix of a copy that is not whole.
 const PARTIAL_PREFIX: &str = "~tmp-";
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;
+
+/// A block of zeros of so many bytes is not written.
+const BLOCK_BYTES: usize = 64 << 10;
 
 /// Copies of one name that are told apart by a number.
 const COPIES_MAX: u32 = 1000;
@@ -65,15 +68,15 @@ pub(super) fn refusal(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
         .then(|| format!("{QUARANTINE_DIR} is there, and is no directory: move it out of the way"))
 }
 
-/// Copies a file, or a part of it. Durable on return. A copy that is there already is not made again, so a repair that was cut
-/// off may be repeated; another file of the same name gets a number.
+/// Copies a file, or a part of it: what is zeros is not written, so that a copy takes no more room than the bytes in it. Durable
+/// on return. A copy that is there already is not made again, so a repair that was cut off may be repeated; another file of the
+/// same name gets a number.
 pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) -> Result<()> {
-    let quarantine = dir.join(QUARANTINE_DIR);
-    match substrate.create_dir(&quarantine) {
-        Err(error) if !error.is_exists() => return Err(error),
-        _ => substrate.sync_dir(dir)?,
-    }
-    let source = match substrate.open(&dir.join(&what.name), OpenMode::ReadUncached) {
+    let quarantine = make_dir(substrate, dir)?;
+    let path = dir.join(&what.name);
+    // What the volume says of holes is asked for below, and some know only what has been synced.
+    let durable = substrate.make_durable(&path, u64::MAX);
+    let source = match durable.and_then(|()| substrate.open(&path, OpenMode::ReadUncached)) {
         // Moved by a repair that was cut off.
         Err(error) if error.is_not_found() => return Ok(()),
         outcome => outcome?,
@@ -85,11 +88,7 @@ pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) ->
     if let Some((from, to)) = what.part {
         name.push(format!(".{from}-{to}"));
     }
-    for number in 1..=COPIES_MAX {
-        let mut numbered = name.clone();
-        if number > 1 {
-            numbered.push(format!(".{number}"));
-        }
+    for numbered in numbered(&name) {
         let target = quarantine.join(&numbered);
         match substrate.open(&target, OpenMode::ReadUncached) {
             Err(error) if error.is_not_found() => {
@@ -106,12 +105,67 @@ pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) ->
             }
         }
     }
-    // A thousand different files of this name were put aside before; what is where it is stays there.
-    Err(kaas_substrate::Error::new(
-        kaas_substrate::Operation::Create,
-        &quarantine.join(name),
-        std::io::Error::from(std::io::ErrorKind::AlreadyExists),
-    ))
+    Err(too_many(&quarantine.join(name)))
+}
+
+/// Moves a whole file, without copying it where the volume can. Durable on return. May be repeated, as [`copy`].
+pub(super) fn take(substrate: &dyn Substrate, dir: &Path, name: &OsStr) -> Result<()> {
+    let quarantine = make_dir(substrate, dir)?;
+    let source = dir.join(name);
+    for numbered in numbered(name) {
+        let target = quarantine.join(numbered);
+        match substrate.move_file(&source, &target) {
+            Ok(()) => {
+                substrate.sync_dir(&quarantine)?;
+                return substrate.sync_dir(dir);
+            }
+            // Moved by a repair that was cut off.
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) if error.is_exists() => {
+                // It may have both names since then.
+                if Piece::open(substrate, &source)?.is_same(&Piece::open(substrate, &target)?)? {
+                    substrate.sync_dir(&quarantine)?;
+                    substrate.remove_file(&source)?;
+                    return substrate.sync_dir(dir);
+                }
+            }
+            Err(error) if !matches!(error.class, ErrorClass::Invalid | ErrorClass::Other) => {
+                return Err(error);
+            }
+            Err(_) => {
+                copy(substrate, dir, &Quarantined::whole(name, true))?;
+                substrate.remove_file(&source)?;
+                return substrate.sync_dir(dir);
+            }
+        }
+    }
+    Err(too_many(&quarantine.join(name)))
+}
+
+fn make_dir(substrate: &dyn Substrate, dir: &Path) -> Result<PathBuf> {
+    let quarantine = dir.join(QUARANTINE_DIR);
+    match substrate.create_dir(&quarantine) {
+        Err(error) if !error.is_exists() => return Err(error),
+        _ => substrate.sync_dir(dir)?,
+    }
+    Ok(quarantine)
+}
+
+/// The names that a file may have in the quarantine.
+fn numbered(name: &OsStr) -> impl Iterator<Item = OsString> {
+    (1..=COPIES_MAX).map(move |number| {
+        let mut numbered = name.to_owned();
+        if number > 1 {
+            numbered.push(format!(".{number}"));
+        }
+        numbered
+    })
+}
+
+/// A thousand different files of this name were put aside before; what is where it is stays there.
+fn too_many(path: &Path) -> kaas_substrate::Error {
+    let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+    kaas_substrate::Error::new(kaas_substrate::Operation::Create, path, exists)
 }
 
 /// Some bytes of a file.
@@ -122,16 +176,33 @@ struct Piece {
 }
 
 impl Piece {
+    /// All of them.
+    fn open(substrate: &dyn Substrate, path: &Path) -> Result<Self> {
+        let file = substrate.open(path, OpenMode::ReadUncached)?;
+        let to = file.length()?;
+        Ok(Self { file, from: 0, to })
+    }
+
     fn bytes(&self) -> u64 {
         self.to.saturating_sub(self.from)
     }
 
-    /// The bytes from `at` on, as many as fit.
-    fn read<'a>(&self, at: u64, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
-        let want = usize::try_from(self.bytes().saturating_sub(at)).unwrap_or(COPY_BYTES).min(COPY_BYTES);
+    /// The bytes from `at` on up to `end`, as many as fit.
+    fn read<'a>(&self, at: u64, end: u64, buffer: &'a mut [u8]) -> Result<&'a [u8]> {
+        let end = end.min(self.bytes());
+        let want = usize::try_from(end.saturating_sub(at)).unwrap_or(COPY_BYTES).min(COPY_BYTES);
         let Some(buffer) = buffer.get_mut(..want) else { return Ok(&[]) };
         let read = self.file.read_at(buffer, self.from + at)?;
         Ok(buffer.get(..read).unwrap_or_default())
+    }
+
+    /// Where the next bytes from `at` on begin and end that may be other than zeros.
+    fn next_data(&self, at: u64) -> Result<Option<(u64, u64)>> {
+        let found = self.file.next_data(self.from + at)?;
+        let found = found.map(|(begin, end)| {
+            (begin.saturating_sub(self.from).max(at), end.min(self.to) - self.from.min(end))
+        });
+        Ok(found.filter(|(begin, end)| begin < end))
     }
 
     fn copy_to(&self, substrate: &dyn Substrate, partial: &Path, target: &Path) -> Result<()> {
@@ -140,19 +211,35 @@ impl Piece {
             _ => {}
         }
         let file = substrate.open(partial, OpenMode::CreateNew)?;
-        let (mut at, mut buffer) = (0, vec![0; COPY_BYTES]);
-        while at < self.bytes() {
-            let piece = self.read(at, &mut buffer)?;
-            if piece.is_empty() {
-                break;
-            }
-            file.write_all_at(&[IoSlice::new(piece)], at)?;
-            at += piece.len() as u64;
-        }
-        file.sync_data()?;
+        let copied = self.copy_bytes(&*file).and_then(|()| file.sync_data());
         drop(file);
-        substrate.rename(partial, target)?;
+        copied.and_then(|()| substrate.rename(partial, target)).inspect_err(|_| {
+            // Best effort: a leftover is removed by the next try. On a full volume it is in its way.
+            let _ = substrate.remove_file(partial);
+        })?;
         substrate.sync_dir(target.parent().unwrap_or(Path::new("")))
+    }
+
+    fn copy_bytes(&self, to: &dyn File) -> Result<()> {
+        let (mut at, mut written, mut buffer) = (0, 0, vec![0; COPY_BYTES]);
+        while let Some((begin, end)) = self.next_data(at)? {
+            at = begin;
+            while at < end {
+                let piece = self.read(at, end, &mut buffer)?;
+                if piece.is_empty() {
+                    // It has become shorter.
+                    return if written < at { to.set_length(at) } else { Ok(()) };
+                }
+                for block in piece.chunks(BLOCK_BYTES) {
+                    if block.iter().any(|byte| *byte != 0) {
+                        to.write_all_at(&[IoSlice::new(block)], at)?;
+                        written = at + block.len() as u64;
+                    }
+                    at += block.len() as u64;
+                }
+            }
+        }
+        if written < self.bytes() { to.set_length(self.bytes()) } else { Ok(()) }
     }
 
     fn is_same(&self, other: &Self) -> Result<bool> {
@@ -161,7 +248,8 @@ impl Piece {
         }
         let (mut at, mut own, mut others) = (0, vec![0; COPY_BYTES], vec![0; COPY_BYTES]);
         while at < self.bytes() {
-            let (own, others) = (self.read(at, &mut own)?, other.read(at, &mut others)?);
+            let end = self.bytes();
+            let (own, others) = (self.read(at, end, &mut own)?, other.read(at, end, &mut others)?);
             if own != others || own.is_empty() {
                 return Ok(false);
             }

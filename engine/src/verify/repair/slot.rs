@@ -9,7 +9,7 @@ use kaas_substrate::{Substrate, printable};
 
 use super::lead::{Led, still_leads};
 use super::quarantine::{self, Quarantined};
-use super::{Mode, Repaired, is_file};
+use super::{Mode, Repaired, is_file, said};
 use crate::journal::{Salvaged, is_journal_file, make_durable, salvage};
 use crate::leadership::Leadership;
 use crate::types::Epoch;
@@ -62,7 +62,7 @@ impl SlotRepair<'_> {
         self.refusal(findings).or_else(|| self.led.refusal()).map_or(Ok(()), Err)?;
         // What cannot be repaired is said before anything is claimed.
         let plan = self.plan(findings, None)?;
-        let written = self.written().map_err(|error| error.to_string())?;
+        let written = self.written().map_err(|error| said(&error))?;
         if !self.has_journal {
             // A controller that runs does not take its place back.
             self.led.steward.lock()?;
@@ -73,7 +73,7 @@ impl SlotRepair<'_> {
         };
         drop(plan);
         // What a coordinator did before it was deposed is seen only now.
-        make_durable(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+        make_durable(self.volume(), self.dir()).map_err(|error| said(&error))?;
         let findings = self.look();
         self.refusal(&findings).map_or(Ok(()), Err)?;
         let plan = self.plan(&findings, Some(epoch))?;
@@ -140,7 +140,7 @@ impl SlotRepair<'_> {
 
     /// The journal of the next epoch holds what can be read.
     fn journal(&self, epoch: Option<Epoch>, plan: &mut Plan) -> Result<(), String> {
-        let salvaged = salvage(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+        let salvaged = salvage(self.volume(), self.dir()).map_err(|error| said(&error))?;
         let Some(salvaged) = salvaged else { return Ok(()) };
         if !salvaged.given_up.is_empty() && !self.led.context.options.accept_loss {
             return Err(format!(
@@ -156,7 +156,7 @@ impl SlotRepair<'_> {
             plan.quarantine.extend(torn.map(|(from, to)| Quarantined::part(journal.clone(), *from, *to)));
         } else {
             // All of what the state was made of; what cannot be read here somebody else may be able to.
-            let unused = salvaged.unused(self.volume(), self.dir()).map_err(|error| error.to_string())?;
+            let unused = salvaged.unused(self.volume(), self.dir()).map_err(|error| said(&error))?;
             plan.quarantine.extend(unused.iter().map(|path| Quarantined::whole(file_name(path), false)));
         }
         if let Some(epoch) = epoch {
@@ -170,22 +170,23 @@ impl SlotRepair<'_> {
 
     fn act(&self, plan: &Plan, leadership: &Leadership) -> Result<(), String> {
         let (volume, dir) = (self.volume(), self.dir());
-        let failed = |error: kaas_substrate::Error| error.to_string();
+        let failed = |error: kaas_substrate::Error| said(&error);
         self.led.fill(leadership).map_err(failed)?;
-        for quarantined in &plan.quarantine {
-            quarantine::copy(volume, dir, quarantined).map_err(failed)?;
+        for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
+            quarantine::copy(volume, dir, copied).map_err(failed)?;
         }
         let mut unneeded: Vec<PathBuf> = Vec::new();
         if let Some(salvaged) = &plan.salvaged {
             unneeded = salvaged.unused(volume, dir).map_err(failed)?;
-            salvaged.write(volume, leadership).map_err(|error| error.to_string())?;
+            salvaged.write(volume, leadership).map_err(|error| said(&error))?;
         }
         still_leads(leadership)?;
-        let moved = plan.quarantine.iter().filter(|quarantined| quarantined.remove);
-        unneeded.extend(moved.map(|moved| dir.join(&moved.name)));
+        for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
+            quarantine::take(volume, dir, &moved.name).map_err(failed)?;
+        }
         for path in unneeded {
             match volume.remove_file(&path) {
-                Err(error) if !error.is_not_found() => return Err(error.to_string()),
+                Err(error) if !error.is_not_found() => return Err(said(&error)),
                 _ => {}
             }
         }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use kaas_substrate::{EntryKind, LockGuard, Substrate};
 use parking_lot::Mutex;
 
-use super::Mode;
 use super::lead::{Led, still_leads};
+use super::{Mode, said};
 use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, LOCK_FILE, TOPIC_CONFIG, TOPICS_DIR};
 use crate::leadership::{self, FENCE_NAME, Leadership};
 use crate::manifest::versioned;
@@ -71,7 +71,7 @@ impl<'a> Steward<'a> {
                 "a broker runs on this data directory (it holds {}; lock-holder.json beside it says who): stop it first",
                 path.display()
             )),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(said(&error)),
         }
     }
 
@@ -98,7 +98,7 @@ impl<'a> Steward<'a> {
         }
         let (epoch, controller) = led.epoch(self.mode, self.written())?;
         let Some(controller) = controller else { return Ok((epoch, None)) };
-        led.fill(&controller).map_err(|error| error.to_string())?;
+        led.fill(&controller).map_err(|error| said(&error))?;
         still_leads(&controller)?;
         let controller = Arc::new(controller);
         *held = Some(Arc::clone(&controller));
