@@ -22,7 +22,7 @@ use kaas_engine::types::{Epoch, Offset, ProducerId, Timestamp};
 use kaas_engine::verify::{self, verify};
 use kaas_engine::{Engine, EngineSettings, Isolation, LogConfig, ManualClock, OpenPartition, ReadRequest};
 use kaas_fault_injection::faulty::{Faulty, Rule, Rules, Verdict};
-use kaas_substrate::{ErrorClass, Memory, OpenMode, Substrate, remove_tree};
+use kaas_substrate::{ErrorClass, Memory, OpenMode, Space, Substrate, remove_tree};
 use kafka::{Kafka, assert_clean, at, empty, epochs, identity, open, options, values};
 use support::{START, decode, producer_batch};
 
@@ -380,6 +380,23 @@ fn a_topic_without_an_id_gets_one_that_stays() {
     // Another cluster's topic of that name is another one.
     kafka.put("meta.properties", b"version=1\ncluster.id=zzzzzzzzzzzzzzzzzzzzzz\nnode.id=1\n");
     assert_ne!(kafka.import(&empty()).topics[0].topic_id, report.topics[0].topic_id);
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_anything_is_written() {
+    let kafka = Kafka::orders();
+    let space = |available_bytes| Space { total_bytes: None, available_bytes };
+    for (available, problems) in [(None, 0), (Some(1 << 20), 0), (Some(100), 1)] {
+        let (target, progress) = (empty(), Progress::default());
+        let mut planned = plan(&kafka.sources(), Some(&*target), &options(), &progress).unwrap();
+        planned.check_room(Path::new("/data"), &space(available));
+        let report = planned.carry_out(&target, &progress).unwrap();
+        assert_eq!((report.problems.len(), report.is_done), (problems, problems == 0));
+        assert_eq!(target.list(Path::new("")).unwrap().is_empty(), problems > 0);
+        if let Some(problem) = report.problems.first() {
+            assert!(problem.problem.ends_with(" bytes are to be written, and 100 are free"), "{problem:?}");
+        }
+    }
 }
 
 #[test]
