@@ -157,7 +157,8 @@ fn a_log_that_ends_before_its_start_begins_anew_there() {
     kafka.starts(&["orders 0 10"]);
     assert_eq!(imported(&kafka, &options()), (10, 10, vec![]));
     let target = empty();
-    kafka.import(&target);
+    let report = kafka.import(&target);
+    assert_eq!(report.topics[0].partitions[0].segments, 0);
     let log = open(&target, 0, 4);
     assert_eq!(log.append(&["next"]).unwrap().base_offset, Offset(10));
     // The producers went with the records.
