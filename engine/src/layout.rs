@@ -77,6 +77,15 @@ pub fn group_slot_dir(slot: usize) -> PathBuf {
     Path::new(SLOTS_DIR).join(GROUPS_DIR).join(format!("{slot:02}"))
 }
 
+/// What the files of the slot in `dir`, relative to the substrate's root, say that they are of: the last two names, as in
+/// `groups/07`. `None` if the directory is not two levels below [`SLOTS_DIR`]: a copy that lies elsewhere.
+pub(crate) fn slot_name(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
+    let path = substrate.root().join(dir);
+    let mut names = path.ancestors().map(|path| path.file_name().and_then(|name| name.to_str()));
+    let (slot, kind, slots) = (names.next()??, names.next()??, names.next()??);
+    (slots == SLOTS_DIR).then(|| format!("{kind}/{slot}"))
+}
+
 /// The slot of a group: Java's `String.hashCode` of its id, without the sign, modulo the number of slots.
 pub fn slot_of(group_id: &str, slots: usize) -> usize {
     let hash =

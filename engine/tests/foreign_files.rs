@@ -269,3 +269,93 @@ fn nothing_is_put_aside_where_nothing_says_whose_the_directory_is() {
     assert!(repaired.reason.unwrap().contains("may be partition.json"));
     assert_eq!(mending::contents(volume.path()), before);
 }
+
+// Slots.
+
+/// A slot's file with another slot's name in it, and the right checksum in that line.
+fn of_slot(path: &Path, slot: &str) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let (first, rest) = text.split_once('\n').unwrap();
+    let body = first.split(",\"crc32c\"").next().unwrap().replacen("groups/07", slot, 1);
+    assert!(body.contains(slot));
+    let crc = crc32c::crc32c(body.as_bytes());
+    std::fs::write(path, format!("{body},\"crc32c\":\"{crc:08x}\"}}\n{rest}")).unwrap();
+}
+
+fn slot_repaired(data: &Data, accept_loss: bool) -> kaas_engine::verify::repair::Repaired {
+    let mut repaired = data.repair(&kaas_engine::verify::Options { accept_loss, ..options() });
+    assert_eq!(repaired.len(), 1, "{repaired:#?}");
+    repaired.pop().unwrap()
+}
+
+fn newest_of_slot(data: &Data, prefix: &str) -> PathBuf {
+    let entries = std::fs::read_dir(data.path(data::SLOT)).unwrap().map(|entry| entry.unwrap().path());
+    entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with(prefix)).max().unwrap()
+}
+
+fn entries(data: &Data) -> Vec<i64> {
+    let (journal, replay) = data.open_slot();
+    journal.close();
+    replay.entries.iter().map(|entry| entry.value.as_i64().unwrap()).collect()
+}
+
+#[test]
+fn a_journal_of_another_slot() {
+    let data = Data::new();
+    let journal = newest_of_slot(&data, "journal");
+    of_slot(&journal, "groups/08");
+    let name = format!("{}/{}", data::SLOT, journal.file_name().unwrap().to_str().unwrap());
+    let found = data.assert_found(Kind::ForeignFile, &name);
+    assert!(found.problem.contains("slot groups/08, not to groups/07"), "{found:#?}");
+    assert_eq!(bad(&data.verify("")).len(), 1);
+    let error = data.try_open_slot().unwrap_err().to_string();
+    assert!(error.contains("groups/08") && error.contains("kaas-engine verify"), "{error}");
+    let refused = slot_repaired(&data, false);
+    assert!(refused.reason.unwrap().contains("the other slot's journal"));
+    assert!(journal.exists());
+    let repaired = slot_repaired(&data, true);
+    assert_eq!((repaired.outcome, repaired.given_up.len()), (Outcome::Repaired, 1), "{repaired:#?}");
+    assert!(data.path(data::SLOT).join("quarantine").join(journal.file_name().unwrap()).exists());
+    data.assert_clean();
+    assert!(entries(&data).is_empty());
+}
+
+#[test]
+fn a_journal_of_another_slot_beside_the_own_one() {
+    let data = Data::with_snapshot();
+    let own = newest_of_slot(&data, "journal");
+    for name in ["journal.00000005.3.jsonl", "journal.00000002.9.jsonl"] {
+        let foreign = data.path(data::SLOT).join(name);
+        std::fs::copy(&own, &foreign).unwrap();
+        of_slot(&foreign, "groups/08");
+    }
+    let repaired = slot_repaired(&data, true);
+    assert_eq!((repaired.outcome, repaired.given_up.len()), (Outcome::Repaired, 2), "{repaired:#?}");
+    data.assert_clean();
+    assert_eq!(entries(&data), [3, 4, 7]);
+}
+
+#[test]
+fn a_snapshot_of_another_slot() {
+    let data = Data::with_snapshot();
+    of_slot(&newest_of_slot(&data, "snapshot"), "groups/08");
+    assert!(data.verify("").findings.iter().any(|found| found.kind == Kind::ForeignFile));
+    let repaired = slot_repaired(&data, true);
+    assert_eq!(repaired.outcome, Outcome::Repaired, "{repaired:#?}");
+    assert!(repaired.given_up[0].contains("the state in snapshot"), "{repaired:#?}");
+    data.assert_clean();
+    let (journal, replay) = data.open_slot();
+    journal.close();
+    assert_eq!(replay.snapshot, None);
+}
+
+#[test]
+fn a_slot_that_was_copied_away_is_looked_at_for_itself() {
+    let data = Data::with_snapshot();
+    std::fs::rename(data.path(data::SLOT), data.path("copy")).unwrap();
+    let report = data.verify("copy");
+    assert!(bad(&report).is_empty(), "{:#?}", report.findings);
+    // In another slot's place it is another slot's.
+    std::fs::rename(data.path("copy"), data.path("slots/groups/08")).unwrap();
+    assert_eq!(data.verify("").findings.iter().filter(|found| found.kind == Kind::ForeignFile).count(), 1);
+}

@@ -355,5 +355,5 @@ fn a_batch_in_the_wrong_place() {
     }
     // Another segment's content.
     std::fs::copy(&logs[1], &logs[2]).unwrap();
-    assert_found(&volume, Kind::OutOfSequence);
+    assert_found(&volume, Kind::ForeignSegment);
 }

@@ -88,6 +88,7 @@ fn has_old_segments(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> boo
 #[cfg(test)]
 mod tests {
     use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
+    use kaas_engine::manifest::BatchCrcs;
     use kaas_engine::types::Timestamp;
     use kaas_substrate::Memory;
 
@@ -106,6 +107,7 @@ mod tests {
             bytes: *bytes,
             max_timestamp: *max_timestamp,
             offset_of_max_timestamp: 0,
+            batch_crcs: BatchCrcs::default(),
             indexes: None,
             generation: 0,
             leader_epochs: Vec::new(),

@@ -359,6 +359,7 @@ impl Writer {
             offset: self.end.0,
             max_timestamp: state.max_timestamp.0,
             offset_of_max_timestamp: state.offset_of_max_timestamp.0,
+            batch_crcs: state.batch_crcs,
             indexes,
             producer_state,
         };

@@ -20,7 +20,6 @@ use crate::log::names::{SegmentFile, SegmentName};
 use crate::log::segment::{Segment, SegmentState};
 use crate::manifest::{IndexLengths, LeaderEpoch};
 use crate::planted::{Bug, planted};
-use crate::types::Timestamp;
 
 /// Where a round writes to, and how.
 #[derive(Clone, Copy)]
@@ -58,13 +57,7 @@ impl<'a> Output<'a> {
             name,
             file,
             indexes: LogIndexes::new(name.base_offset, index_interval_bytes),
-            state: SegmentState {
-                bytes: 0,
-                end_offset: name.base_offset,
-                max_timestamp: Timestamp::NONE,
-                offset_of_max_timestamp: name.base_offset,
-                index_files: None,
-            },
+            state: SegmentState::empty(name.base_offset),
             buffer: Vec::new(),
             buffered_bytes: 0,
             written: 0,

@@ -138,7 +138,7 @@ mod tests {
                 end_offset: Offset(at * 10 + 10),
                 max_timestamp: Timestamp(*newest),
                 offset_of_max_timestamp: Offset(at * 10),
-                index_files: None,
+                ..SegmentState::empty(Offset(at * 10))
             };
             Arc::new(Segment::closed(name, Path::new("d"), state))
         };

@@ -10,6 +10,7 @@ use super::{Problem, Progress};
 use crate::batch::{BatchHeader, EndMarker, MAGIC, read_marker};
 use crate::log::indexes::{IndexImages, LogIndexes};
 use crate::log::scan::{BatchScanner, Check, Scanned};
+use crate::manifest::BatchCrcs;
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
 use crate::types::{Offset, ProducerId, Timestamp};
 use crate::verify::counted;
@@ -62,6 +63,7 @@ pub(super) struct ReadSegment {
     pub(super) records: u64,
     pub(super) max_timestamp: Timestamp,
     pub(super) offset_of_max_timestamp: Offset,
+    pub(super) batch_crcs: BatchCrcs,
     /// Leader epochs of its batches and where each begins, ascending, the first at `base`.
     pub(super) leader_epochs: Vec<(u32, i64)>,
 }
@@ -196,6 +198,7 @@ impl Reader<'_> {
             records: 0,
             max_timestamp: Timestamp::NONE,
             offset_of_max_timestamp: base,
+            batch_crcs: BatchCrcs::default(),
             leader_epochs: Vec::new(),
         };
         let mut indexes = LogIndexes::new(base, self.interval_bytes);
@@ -256,6 +259,7 @@ impl Reader<'_> {
             self.begin_epoch(segment, header);
         }
         self.epoch_before = Some(self.epoch);
+        segment.batch_crcs.add(segment.bytes, header);
         segment.bytes += header.batch_bytes as u64;
         segment.batches += 1;
         segment.records += u64::try_from(header.record_count).unwrap_or(0);

@@ -369,6 +369,7 @@ impl Sink for PartitionSink<'_> {
             bytes: segment.bytes,
             max_timestamp: segment.max_timestamp.0,
             offset_of_max_timestamp: segment.offset_of_max_timestamp.0,
+            batch_crcs: segment.batch_crcs,
             indexes: Some(lengths),
             leader_epochs: epochs
                 .map(|(epoch, start)| LeaderEpoch { epoch: *epoch, start_offset: *start })

@@ -201,15 +201,13 @@ fn replace_journal(
         _ => poisoned(error),
     };
     let later = if planted(Bug::JournalForgetsLater) { Vec::new() } else { lines_behind(writer, covers)? };
-    let write_state = || {
-        let bytes = open::snapshot_bytes(covers, state);
-        kaas_substrate::write_small(substrate, &path_of(dir, SNAPSHOT, version), &bytes)
-    };
+    let state = open::snapshot_bytes(substrate, dir, covers, state).map_err(|error| poisoned(&error))?;
+    let write_state = || kaas_substrate::write_small(substrate, &path_of(dir, SNAPSHOT, version), &state);
     if !planted(Bug::JournalBeforeSnapshot) {
         write_state().map_err(|error| failed(&error))?;
     }
     let born = Born { version, snapshot: Some(version), lines: &later, last_sequence: sequence };
-    let bytes = born.encode().map_err(|error| poisoned(&error))?;
+    let bytes = born.encode(substrate, dir).map_err(|error| poisoned(&error))?;
     let path = path_of(dir, JOURNAL, version);
     if let Err(error) = kaas_substrate::write_small(substrate, &path, &bytes) {
         // From the moment its name is there, the new file is the journal for every successor: the old one may be

@@ -43,6 +43,8 @@ pub(super) struct Header {
     pub(super) format: u64,
     pub(super) epoch: u32,
     pub(super) number: u64,
+    /// The slot whose journal it is, as [`crate::layout::slot_name`] has it; `None` in a directory that is no slot's.
+    pub(super) slot: Option<String>,
     /// The snapshot that the lines build on.
     pub(super) snapshot: Option<Reference>,
     /// How many of the lines were there at the birth of the file, copied from its predecessor.
@@ -201,8 +203,15 @@ mod tests {
     use super::*;
 
     fn header(inherited: u64) -> Vec<u8> {
-        let header =
-            Header { format: 1, epoch: 3, number: 0, snapshot: None, inherited, last_sequence: inherited };
+        let header = Header {
+            format: 1,
+            epoch: 3,
+            number: 0,
+            slot: None,
+            snapshot: None,
+            inherited,
+            last_sequence: inherited,
+        };
         sealed(&header).unwrap()
     }
 

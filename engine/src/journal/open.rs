@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::line::{self, FORMAT, Header, Line, LineError, Parsed, Reference, parse_file};
 use super::state::{Sequence, Shared, State, Writer};
 use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
-use crate::layout::NEW_PREFIX;
+use crate::layout::{NEW_PREFIX, slot_name};
 use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
 use crate::manifest::seal::seal_line;
 use crate::manifest::versioned::{self, FileVersion};
@@ -40,6 +40,9 @@ pub enum OpenError {
     /// The snapshot that the journal builds on is not there.
     #[error("{} is missing, and the journal builds on it", path.display())]
     SnapshotMissing { path: PathBuf },
+    /// A file is whole, and another slot's: it was copied, restored or renamed wrongly.
+    #[error("{} belongs to slot {found}, not to {expected}; run `kaas-engine verify` on the directory", path.display())]
+    Foreign { path: PathBuf, found: String, expected: String },
     /// A newer kaas wrote it.
     #[error("{} has format {found}, this version of kaas reads up to {FORMAT}", path.display())]
     NewerFormat { path: PathBuf, found: u64 },
@@ -109,15 +112,36 @@ fn build(substrate: &dyn Substrate, temporary: &Path) -> kaas_substrate::Result<
 #[derive(Deserialize)]
 struct SnapshotFile {
     format: u64,
+    slot: Option<String>,
     covers: u64,
     state: Value,
 }
 
-/// The bytes of a snapshot file. `state` is JSON.
-pub(super) fn snapshot_bytes(covers: Sequence, state: &[u8]) -> Vec<u8> {
-    let mut open = format!("{{\"format\":{FORMAT},\"covers\":{},\"state\":", covers.0).into_bytes();
-    open.extend_from_slice(state);
-    seal_line(open)
+/// The bytes of a snapshot file of the slot in `dir`. `state` is JSON.
+pub(super) fn snapshot_bytes(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    covers: Sequence,
+    state: &[u8],
+) -> Result<Vec<u8>, serde_json::Error> {
+    let slot = serde_json::to_string(&slot_name(substrate, dir))?;
+    let open = format!("{{\"format\":{FORMAT},\"slot\":{slot},\"covers\":{},\"state\":", covers.0);
+    Ok(seal_line([open.as_bytes(), state].concat()))
+}
+
+/// That a file which says that it is of the slot `found` lies in the directory of another one, if both are known.
+pub(super) fn check_slot(
+    substrate: &dyn Substrate,
+    path: &Path,
+    found: Option<&str>,
+) -> Result<(), OpenError> {
+    let expected = slot_name(substrate, path.parent().unwrap_or(Path::new("")));
+    match (found, expected) {
+        (Some(found), Some(expected)) if *found != expected => {
+            Err(OpenError::Foreign { path: path.to_owned(), found: found.to_owned(), expected })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A journal file as it is born.
@@ -129,11 +153,13 @@ pub(super) struct Born<'a> {
 }
 
 impl Born<'_> {
-    pub(super) fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+    /// The file's bytes, in the slot's directory `dir`.
+    pub(super) fn encode(&self, substrate: &dyn Substrate, dir: &Path) -> Result<Vec<u8>, serde_json::Error> {
         let mut bytes = line::sealed(&Header {
             format: FORMAT,
             epoch: self.version.epoch.get(),
             number: self.version.number,
+            slot: slot_name(substrate, dir),
             snapshot: self.snapshot.map(Reference::from),
             inherited: self.lines.len() as u64,
             last_sequence: self.last_sequence.0,
@@ -175,7 +201,7 @@ impl Journal {
         let snapshot = found.snapshot.as_ref().map(|(version, _)| *version);
         let path = path_of(dir, JOURNAL, version);
         let born = Born { version, snapshot, lines: &found.lines, last_sequence: found.last_sequence };
-        let bytes = born.encode().map_err(|error| OpenError::Damaged {
+        let bytes = born.encode(substrate.as_ref(), dir).map_err(|error| OpenError::Damaged {
             path: path.clone(),
             offset: 0,
             reason: error.into(),
@@ -260,6 +286,7 @@ pub(super) fn read_newest(
     if header.format > FORMAT {
         return Err(OpenError::NewerFormat { path, found: header.format });
     }
+    check_slot(substrate, &path, header.slot.as_deref())?;
     if (header.epoch, header.number) != (newest.epoch.get(), newest.number) {
         // Under another's name it would take the place of what was acknowledged after it.
         let reason = LineError::Name { epoch: header.epoch, number: header.number };
@@ -315,10 +342,11 @@ pub(super) fn read_snapshot(substrate: &dyn Substrate, path: &Path) -> Result<(u
     };
     let damaged = |reason| OpenError::Damaged { path: path.to_owned(), offset: 0, reason };
     let line = bytes.strip_suffix(b"\n").ok_or_else(|| damaged(LineError::Unfinished))?;
-    let SnapshotFile { format, covers, state } = line::parse(line).map_err(damaged)?;
+    let SnapshotFile { format, slot, covers, state } = line::parse(line).map_err(damaged)?;
     if format > FORMAT {
         return Err(OpenError::NewerFormat { path: path.to_owned(), found: format });
     }
+    check_slot(substrate, path, slot.as_deref())?;
     Ok((covers, state))
 }
 

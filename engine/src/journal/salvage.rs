@@ -9,7 +9,7 @@ use kaas_substrate::{Substrate, read_small, write_small};
 use serde::de::IgnoredAny;
 
 use super::line::{Header, Line, parse};
-use super::open::{Born, MAX_FILE_BYTES, OpenError, read_newest, read_snapshot, replay};
+use super::open::{Born, MAX_FILE_BYTES, OpenError, check_slot, read_newest, read_snapshot, replay};
 use super::state::Sequence;
 use super::{JOURNAL, SNAPSHOT, path_of};
 use crate::leadership::Leadership;
@@ -46,7 +46,7 @@ pub(crate) fn salvage(substrate: &dyn Substrate, dir: &Path) -> Result<Option<Sa
             unreadable: if valid_bytes < bytes { vec![(valid_bytes, bytes)] } else { Vec::new() },
             given_up: Vec::new(),
         })),
-        Err(OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. }) => {
+        Err(OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. } | OpenError::Foreign { .. }) => {
             damaged(substrate, dir).map(Some)
         }
         Err(error) => Err(error),
@@ -92,17 +92,31 @@ impl Torn {
 }
 
 fn damaged(substrate: &dyn Substrate, dir: &Path) -> Result<Salvaged, OpenError> {
-    let mut journals = Vec::new();
+    let (mut journals, mut foreign) = (Vec::new(), Vec::new());
     for name in versioned::list(substrate, dir, JOURNAL)? {
         let path = path_of(dir, JOURNAL, name);
-        journals.push(read_lines(name, &path, &read_small(substrate, &path, MAX_FILE_BYTES)?)?);
+        let torn = read_lines(name, &path, &read_small(substrate, &path, MAX_FILE_BYTES)?)?;
+        let slot = torn.header.as_ref().and_then(|header| header.slot.as_deref());
+        match check_slot(substrate, &path, slot) {
+            Ok(()) => journals.push(torn),
+            Err(_) => foreign.push(name),
+        }
     }
     // Of two files that say the same the one with more in it.
     let newest = journals.into_iter().max_by_key(|torn| (torn.version(), torn.lines.len()));
+    let mut given_up: Vec<_> = foreign
+        .iter()
+        .map(|name| format!("whatever stood where the other slot's {} is now", JOURNAL.file_name(*name)))
+        .collect();
     let Some(Torn { name, header, mut lines, unreadable }) = newest else {
-        return without_journal(substrate, dir)?.ok_or_else(|| vanished(dir));
+        let mut salvaged = match without_journal(substrate, dir)? {
+            None if foreign.is_empty() => return Err(vanished(dir)),
+            None => Salvaged::nothing(),
+            Some(salvaged) => salvaged,
+        };
+        salvaged.given_up.extend(given_up);
+        return Ok(salvaged);
     };
-    let mut given_up = Vec::new();
     if !unreadable.is_empty() {
         let bytes: u64 = unreadable.iter().map(|(from, to)| to - from).sum();
         given_up.push(format!(
@@ -220,7 +234,9 @@ fn newest_snapshot(
     for version in versions.into_iter().rev().filter(|version| below.is_none_or(|below| *version <= below)) {
         match read_snapshot(substrate, &path_of(dir, SNAPSHOT, version)) {
             Ok((covers, _)) => return Ok(Some(Snapshot { version, covers })),
-            Err(OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. }) => {}
+            Err(
+                OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. } | OpenError::Foreign { .. },
+            ) => {}
             Err(error) => return Err(error),
         }
     }
@@ -228,6 +244,17 @@ fn newest_snapshot(
 }
 
 impl Salvaged {
+    fn nothing() -> Self {
+        Self {
+            snapshot: None,
+            lines: Vec::new(),
+            last_sequence: Sequence::default(),
+            journal: None,
+            unreadable: Vec::new(),
+            given_up: Vec::new(),
+        }
+    }
+
     /// The files that this is not built on: they are not needed once [`Salvaged::write`] has returned.
     pub(crate) fn unused(
         &self,
@@ -250,7 +277,7 @@ impl Salvaged {
         let path = path_of(leadership.dir(), JOURNAL, version);
         let born =
             Born { version, snapshot: self.snapshot, lines: &self.lines, last_sequence: self.last_sequence };
-        let bytes = born.encode().map_err(|error| OpenError::Damaged {
+        let bytes = born.encode(substrate, leadership.dir()).map_err(|error| OpenError::Damaged {
             path: path.clone(),
             offset: 0,
             reason: error.into(),

@@ -1,7 +1,7 @@
 //! A partition's log: opening, appending, reading, and what is known about it.
 
 mod append;
-mod ends;
+pub(crate) mod ends;
 pub(crate) mod indexes;
 pub(crate) mod names;
 pub(crate) mod open;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use kaas_substrate::{File, OpenMode, read_small};
 
-use super::ends::check_end;
+use super::ends::{check_beginning, check_end, check_last};
 use super::indexes::LogIndexes;
 use super::names::{SegmentFile, SegmentName};
 use super::open::Listing;
@@ -260,6 +260,7 @@ fn resume(
         end_offset: Offset(checkpoint.offset),
         max_timestamp: Timestamp(checkpoint.max_timestamp),
         offset_of_max_timestamp: Offset(checkpoint.offset_of_max_timestamp),
+        batch_crcs: checkpoint.batch_crcs,
         index_files: None,
     };
     Some(Resume { state, indexes, indexed_bytes, producers })
@@ -288,7 +289,10 @@ fn scan_segment(
             let reason = format!("it has {length} bytes; {} were committed", resume.state.bytes);
             return Err(EngineError::Damaged { path, reason });
         }
-        Some(resume) => resume.shown(&*file, name)?,
+        Some(resume) => {
+            check_beginning(&*file, &path, &resume.state)?;
+            resume.shown(&*file, &path, name)?
+        }
         None => None,
     };
     let (mut state, mut indexes) = match resume {
@@ -298,14 +302,8 @@ fn scan_segment(
             (resume.state, resume.indexes)
         }
         None => {
-            let state = SegmentState {
-                bytes: 0,
-                end_offset: name.base_offset,
-                max_timestamp: Timestamp::NONE,
-                offset_of_max_timestamp: name.base_offset,
-                index_files: None,
-            };
-            (state, LogIndexes::new(name.base_offset, config.index_interval_bytes))
+            let indexes = LogIndexes::new(name.base_offset, config.index_interval_bytes);
+            (SegmentState::empty(name.base_offset), indexes)
         }
     };
     let mut scanner = BatchScanner::new(&*file, state.bytes, length, Check::Crc);
@@ -356,14 +354,21 @@ fn scan_segment(
 impl Resume {
     /// Shows the batches between the last index entry and the checkpoint to the indexes: what an index interval
     /// holds, at most. `None` if they do not end where the checkpoint says, which then cannot be relied upon.
-    fn shown(mut self, file: &dyn File, name: SegmentName) -> Result<Option<Self>, kaas_substrate::Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`EngineError::Damaged`] if the checkpoint is of a segment with another last batch, or what the volume fails with.
+    fn shown(mut self, file: &dyn File, path: &Path, name: SegmentName) -> Result<Option<Self>, EngineError> {
         let mut end = (self.indexed_bytes, None);
+        let mut last = 0;
         let mut scanner = BatchScanner::new(file, self.indexed_bytes, self.state.bytes, Check::Headers);
         while let Scanned::Batch { position, header } = scanner.next()? {
             self.indexes.append(&header, position);
             end = (position + header.batch_bytes as u64, Some(header.next_offset()));
+            last = position;
         }
         if end == (self.state.bytes, Some(self.state.end_offset)) {
+            check_last(file, path, last, &self.state)?;
             return Ok(Some(self));
         }
         tracing::warn!(segment = %name, position = self.state.bytes,

@@ -14,12 +14,13 @@ use std::sync::{Arc, Weak};
 
 use kaas_substrate::{File, OpenMode, Substrate};
 
+use super::ends::{SegmentEnd, other_content};
 use super::indexes::{IndexImages, LogIndexes};
 use super::names::{SegmentFile, SegmentName};
 use super::rebuild::rebuild_indexes;
 use crate::batch::BatchHeader;
 use crate::error::ReadError;
-use crate::manifest::{IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::manifest::{BatchCrcs, IndexLengths, LeaderEpoch, SegmentEntry};
 use crate::sync::{AtomicI64, Mutex};
 use crate::types::{Epoch, Offset, Timestamp};
 
@@ -42,7 +43,7 @@ pub(crate) struct Segment {
 }
 
 /// What changes about a segment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentState {
     /// Bytes that count.
     pub(crate) bytes: u64,
@@ -50,6 +51,7 @@ pub(crate) struct SegmentState {
     pub(crate) end_offset: Offset,
     pub(crate) max_timestamp: Timestamp,
     pub(crate) offset_of_max_timestamp: Offset,
+    pub(crate) batch_crcs: BatchCrcs,
     /// Lengths of the index files that are complete on the volume.
     pub(crate) index_files: Option<IndexLengths>,
 }
@@ -64,13 +66,7 @@ pub(crate) struct OpenSegment {
 impl Segment {
     /// A segment of the leader itself, with nothing in it yet.
     pub(crate) fn new_active(name: SegmentName, dir: &Path, open: Arc<OpenSegment>) -> Self {
-        let state = SegmentState {
-            bytes: 0,
-            end_offset: name.base_offset,
-            max_timestamp: Timestamp::NONE,
-            offset_of_max_timestamp: name.base_offset,
-            index_files: None,
-        };
+        let state = SegmentState::empty(name.base_offset);
         Self { open: Mutex::new(Some(open)), ..Self::closed(name, dir, state) }
     }
 
@@ -104,6 +100,7 @@ impl Segment {
             end_offset: Offset(entry.end_offset),
             max_timestamp: Timestamp(entry.max_timestamp),
             offset_of_max_timestamp: Offset(entry.offset_of_max_timestamp),
+            batch_crcs: entry.batch_crcs,
             index_files: entry.indexes,
         };
         Some(Self::rewritten(name, dir, state, entry.leader_epochs.clone()))
@@ -120,6 +117,7 @@ impl Segment {
             bytes: state.bytes,
             max_timestamp: state.max_timestamp.0,
             offset_of_max_timestamp: state.offset_of_max_timestamp.0,
+            batch_crcs: state.batch_crcs,
             indexes: state.index_files,
             leader_epochs: self.leader_epochs.clone(),
         }
@@ -199,7 +197,14 @@ impl Segment {
         if let Some(open) = self.open.lock().clone() {
             return Ok(open);
         }
-        let file = substrate.open(&self.path(SegmentFile::Log), OpenMode::Read)?;
+        let path = self.path(SegmentFile::Log);
+        let file = substrate.open(&path, OpenMode::Read)?;
+        let state = self.state();
+        if state.bytes > 0
+            && let Some(reason) = other_content(&*file, 0, (SegmentEnd::First, state.batch_crcs.first))?
+        {
+            return Err(ReadError::Damaged { path, position: 0, reason });
+        }
         let indexes = self.load_indexes(substrate, &*file, interval_bytes, earlier)?;
         let fresh = Arc::new(OpenSegment { file, indexes: Mutex::new(indexes) });
         let kept = {
@@ -250,8 +255,21 @@ impl Segment {
 }
 
 impl SegmentState {
+    /// Of a segment without a batch.
+    pub(crate) fn empty(base_offset: Offset) -> Self {
+        Self {
+            bytes: 0,
+            end_offset: base_offset,
+            max_timestamp: Timestamp::NONE,
+            offset_of_max_timestamp: base_offset,
+            batch_crcs: BatchCrcs::default(),
+            index_files: None,
+        }
+    }
+
     /// Counts a batch in that stands at its end.
     pub(crate) fn add(&mut self, header: &BatchHeader) {
+        self.batch_crcs.add(self.bytes, header);
         self.bytes += header.batch_bytes as u64;
         self.end_offset = header.next_offset();
         if header.max_timestamp > self.max_timestamp {

@@ -11,6 +11,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::versioned::FileKind;
+use crate::batch::BatchHeader;
 use crate::log::SegmentName;
 use crate::types::{Epoch, Offset};
 
@@ -67,6 +68,8 @@ pub struct SegmentEntry {
     pub max_timestamp: i64,
     /// Last offset of the batch with that timestamp.
     pub offset_of_max_timestamp: i64,
+    /// Of the batches that count: by these its content is told from another segment's.
+    pub batch_crcs: BatchCrcs,
     /// Lengths of its index files that were complete when this was written; `None`: to be rebuilt from the log.
     pub indexes: Option<IndexLengths>,
     /// The leader epochs of a rewritten segment's batches, ascending, the first from `base_offset` on. Empty (and left
@@ -105,6 +108,57 @@ impl SegmentEntry {
     /// Whether what was appended behind this segment may begin at `offset`.
     pub fn may_end_before(&self, offset: i64) -> bool {
         self.end_offset == offset || (self.generation > 0 && self.end_offset < offset)
+    }
+}
+
+/// The CRC-32C fields of a segment's batches; all 0 while there is none. A leader knows them without reading anything. The ends
+/// also tell a damaged segment from another one. In JSON they are 8 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct BatchCrcs {
+    /// Of its first batch.
+    #[serde(with = "hex_digits")]
+    pub first: u32,
+    /// Of its last one.
+    #[serde(with = "hex_digits")]
+    pub last: u32,
+    /// The CRC-32C of all of them, big-endian, one behind the other.
+    #[serde(with = "hex_digits")]
+    pub all: u32,
+}
+
+impl BatchCrcs {
+    /// Takes in the batch at byte `position` of the segment, which is behind all that were taken in before.
+    pub(crate) fn add(&mut self, position: u64, header: &BatchHeader) {
+        if position == 0 {
+            self.first = header.crc;
+        }
+        self.last = header.crc;
+        self.all = crc32c::crc32c_append(self.all, &header.crc.to_be_bytes());
+    }
+
+    /// Takes in those of `batches` batches, from 1, behind these.
+    pub(crate) fn append(&mut self, position: u64, behind: &Self, batches: usize) {
+        if position == 0 {
+            *self = *behind;
+            return;
+        }
+        self.last = behind.last;
+        self.all = crc32c::crc32c_combine(self.all, behind.all, batches.saturating_mul(size_of::<u32>()));
+    }
+}
+
+mod hex_digits {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(crc: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{crc:08x}"))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(deserializer: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let crc = u32::from_str_radix(&text, 16).ok().filter(|crc| format!("{crc:08x}") == text);
+        crc.ok_or_else(|| D::Error::custom("a checksum is not 8 hexadecimal digits"))
     }
 }
 
@@ -151,6 +205,8 @@ pub struct Checkpoint {
     pub max_timestamp: i64,
     /// Last offset of the batch with that timestamp.
     pub offset_of_max_timestamp: i64,
+    /// Of the batches up to there.
+    pub batch_crcs: BatchCrcs,
     /// Index files cover that part of the segment.
     pub indexes: IndexLengths,
     /// The producer snapshot at `offset`.

@@ -72,6 +72,9 @@ kinds! {
     ShortSegment Error
         "Committed records at the end of the segment are gone."
         "Look for the cause on the volume (it cut off synced bytes); restore the file, or repair: what is left is kept.";
+    ForeignSegment Error
+        "The segment is whole, and not the one that was written under its name: it may be another partition's. What is read from it are other records."
+        "Keep the partition closed; find the segment that was here and put it back. Or repair with --accept-loss: it goes to quarantine/, and the records that were here are lost.";
     MissingSegment Error
         "All records of the segment are gone, and the partition cannot be opened."
         "Restore the file from a backup or snapshot of the volume, or repair: the other segments are kept.";

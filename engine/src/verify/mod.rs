@@ -76,7 +76,7 @@ pub struct Options {
     /// Find out first how many bytes there are, for [`Progress::bytes_total`]; costs a look at each manifest.
     pub measure: bool,
     /// A repair may give up what was acknowledged and cannot be read any more (configs, committed offsets); what it gives up
-    /// is told. Records that cannot be read are given up without it.
+    /// is told. Records that cannot be read are given up without it, those of a segment that is another one than was written are not.
     pub accept_loss: bool,
     /// Every broker that may have led what is repaired is stopped: where a fence is gone, a new one can be made.
     pub brokers_stopped: bool,

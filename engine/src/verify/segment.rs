@@ -14,8 +14,9 @@ use super::walk::{Step, Walk, Wanted};
 use crate::batch::{BatchHeader, Marker};
 use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
+use crate::log::ends::{SegmentEnd, another_batch};
 use crate::log::recovery::marker;
-use crate::manifest::{Checkpoint, IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::manifest::{BatchCrcs, Checkpoint, IndexLengths, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, ProducerId, Timestamp};
 
 /// After so many findings the rest of a segment is left alone.
@@ -86,6 +87,10 @@ struct Place {
     /// Something was wrong: what is derived from all batches says nothing.
     damaged: bool,
     checkpoint_met: bool,
+    /// Of the batches met so far.
+    batch_crcs: BatchCrcs,
+    /// How many findings there were before this segment was looked at.
+    findings_before: usize,
 }
 
 impl SegmentCheck<'_> {
@@ -135,6 +140,7 @@ impl SegmentCheck<'_> {
         let file = context.substrate.open(&path, OpenMode::ReadUncached)?;
         let length = file.length()?;
         self.counts.segments += 1;
+        let findings_before = self.findings.len();
         let end = match &self.planned.extent {
             Extent::Pinned(entry) => self.pinned_end(&entry.clone(), length),
             Extent::Whole | Extent::Tail => length,
@@ -157,6 +163,8 @@ impl SegmentCheck<'_> {
             offset_of_max_timestamp: self.planned.name.base_offset,
             damaged: false,
             checkpoint_met: false,
+            batch_crcs: BatchCrcs::default(),
+            findings_before,
         };
         let mut torn_at = None;
         let findings_before = self.findings.len();
@@ -197,6 +205,9 @@ impl SegmentCheck<'_> {
                 let problem = "a batch was being written here";
                 self.findings.push(self.finding(Kind::InProgress, problem).at(position));
             }
+            if let Some(reason) = self.other_content(position, &header) {
+                return Ok(self.foreign(&place, reason));
+            }
             self.gap(&header, &place);
             let misfit = self.misfit(&header, &place);
             if let Some(reason) = &misfit {
@@ -228,6 +239,30 @@ impl SegmentCheck<'_> {
             indexes.finish(place.expected, whole, self.findings);
         }
         self.finish(walk.position(), length, place)
+    }
+
+    /// Whether a batch, which is whole, is the first or the last one that counts, and another one than was written there. Damage
+    /// leaves no batch whole, so the file is not the one that was here.
+    fn other_content(&self, position: u64, header: &BatchHeader) -> Option<String> {
+        let (written, end) = match (&self.planned.extent, &self.planned.checkpoint) {
+            (Extent::Pinned(entry), _) => (entry.batch_crcs, entry.bytes),
+            (_, Some(checkpoint)) => (checkpoint.batch_crcs, checkpoint.position),
+            _ => return None,
+        };
+        let is_last = position + header.batch_bytes as u64 == end;
+        let first = (position == 0).then_some((SegmentEnd::First, written.first));
+        let last = is_last.then_some((SegmentEnd::Last, written.last));
+        let (end, written) = first.into_iter().chain(last).find(|(_, written)| *written != header.crc)?;
+        Some(another_batch(end, header.crc, written))
+    }
+
+    /// The file is of another segment: whatever else was found in it says nothing.
+    fn foreign(&mut self, place: &Place, reason: String) -> Outcome {
+        let found = self.findings.split_off(place.findings_before);
+        self.findings.extend(found.into_iter().filter(|finding| finding.kind == Kind::Unreadable));
+        let finding = self.finding(Kind::ForeignSegment, reason).offset(self.planned.name.base_offset);
+        self.findings.push(finding.certain());
+        self.lost("a segment is not the one that was written")
     }
 
     /// Index files of a segment that is not pinned are good up to the checkpoint.
@@ -348,6 +383,7 @@ impl SegmentCheck<'_> {
                 indexes.aborted(header, expected, self.replay.is_complete(), self.findings);
             }
         }
+        place.batch_crcs.add(position, header);
         if header.max_timestamp > place.max_timestamp {
             place.max_timestamp = header.max_timestamp;
             place.offset_of_max_timestamp = header.last_offset();
@@ -433,6 +469,10 @@ impl SegmentCheck<'_> {
     fn finish(&mut self, position: u64, length: u64, place: Place) -> Result<Outcome, kaas_substrate::Error> {
         match self.planned.extent.clone() {
             Extent::Pinned(entry) => {
+                if !place.damaged && length >= entry.bytes && place.batch_crcs != entry.batch_crcs {
+                    let problem = "its batches are not those that were written: their CRC-32Cs differ from what the manifest says";
+                    return Ok(self.foreign(&place, problem.to_owned()));
+                }
                 self.finish_pinned(&entry, position, length, &place);
                 return Ok(Outcome { end: Offset(entry.end_offset), whole: true });
             }

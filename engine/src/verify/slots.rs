@@ -12,6 +12,7 @@ use super::strays::{self, Strays};
 use super::{Context, Examined, cluster, leaders};
 use crate::journal::{Inspected, OpenError, inspect, is_journal_file, is_snapshot_file};
 use crate::leadership::{FENCE_NAME, claim_epoch};
+use crate::manifest::versioned::FileVersion;
 use crate::types::Epoch;
 
 /// Looks at a slot; once more if it may have been changed meanwhile.
@@ -28,12 +29,20 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
 fn look(context: &Context<'_>, dir: &Path) -> Examined {
     let mut examined = Examined::default();
     let findings = &mut examined.findings;
-    let Some(Names { claims, written, snapshot }) = names(context, dir, findings) else {
+    let Some(Names { claims, versions, snapshot }) = names(context, dir, findings) else {
         return examined;
     };
-    let led = leaders::check(context, dir, &claims, written, findings);
+    let inspected = inspect(context.substrate, dir);
+    let foreign = match &inspected {
+        Err(OpenError::Foreign { path, .. }) => path.file_name().and_then(is_journal_file),
+        _ => None,
+    };
+    // Another slot's file says nothing about who led here.
+    let written =
+        versions.into_iter().filter(|version| Some(*version) != foreign).map(|version| version.epoch);
+    let led = leaders::check(context, dir, &claims, written.max(), findings);
     examined.counts.newest = led.newest;
-    match inspect(context.substrate, dir) {
+    match inspected {
         Ok(None) => {
             if led.highest.is_some() && snapshot.is_none() {
                 findings.push(Finding::new(Kind::NeverServed, dir, "there is no journal"));
@@ -70,6 +79,10 @@ fn as_finding(error: &OpenError, dir: &Path) -> Finding {
             Finding::new(Kind::JournalDamaged, &error.path, error.to_string())
         }
         OpenError::Storage(error) => Finding::new(Kind::Unreadable, &error.path, error.to_string()),
+        OpenError::Foreign { path, found, expected } => {
+            let problem = format!("it belongs to slot {found}, not to {expected}");
+            Finding::new(Kind::ForeignFile, path, problem)
+        }
         OpenError::NewerFormat { path, .. } => Finding::new(Kind::NewerFormat, path, error.to_string()),
         other => Finding::new(Kind::Unreadable, dir, other.to_string()),
     }
@@ -79,8 +92,8 @@ fn as_finding(error: &OpenError, dir: &Path) -> Finding {
 #[derive(Debug, Default)]
 struct Names {
     claims: BTreeSet<Epoch>,
-    /// The highest epoch that left a file.
-    written: Option<Epoch>,
+    /// Of journals and snapshots.
+    versions: BTreeSet<FileVersion>,
     /// One of the snapshots.
     snapshot: Option<PathBuf>,
 }
@@ -107,7 +120,7 @@ fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Opti
             }
             EntryKind::File if claim.is_some() => names.claims.extend(claim),
             EntryKind::File if version.is_some() => {
-                names.written = names.written.max(version.map(|version| version.epoch));
+                names.versions.extend(version);
                 if is_snapshot_file(&entry.name) {
                     names.snapshot = Some(dir.join(name));
                 }

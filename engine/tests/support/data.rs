@@ -151,12 +151,16 @@ impl Data {
 
     /// Opens the slot at an epoch that nobody has claimed: the snapshot, and the entries behind it.
     pub fn open_slot(&self) -> (Journal, journal::Replay) {
+        self.try_open_slot().unwrap()
+    }
+
+    pub fn try_open_slot(&self) -> Result<(Journal, journal::Replay), journal::OpenError> {
         let (volume, slot) = (self.volume(), Path::new(SLOT));
         let epoch = leadership::highest(&*volume, slot).unwrap().next();
         let claimant = Claimant { broker_id: 1, incarnation: "next".into(), assignment_version: 0 };
         let settings = IoPoolSettings { name: "test", max_threads: 2, idle_ms: 100, max_queued: 100 };
         let pool = Arc::new(IoPool::new(settings).unwrap());
-        Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default()).unwrap()
+        Journal::open(&volume, slot, epoch, &claimant, &pool, JournalSettings::default())
     }
 
     #[track_caller]

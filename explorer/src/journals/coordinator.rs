@@ -136,7 +136,10 @@ pub fn open(
             process.claim_failed(&slot.dir, epoch);
             let is_damage = matches!(
                 error,
-                OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. } | OpenError::NewerFormat { .. }
+                OpenError::Damaged { .. }
+                    | OpenError::SnapshotMissing { .. }
+                    | OpenError::Foreign { .. }
+                    | OpenError::NewerFormat { .. }
             );
             let text = format!("slot {} is not opened at epoch {epoch}: {error}", slot.number);
             if is_damage {

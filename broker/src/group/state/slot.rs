@@ -30,8 +30,8 @@ pub enum ReplayError {
     #[error("the snapshot has format version {found}; this version reads up to {SNAPSHOT_FORMAT_VERSION}")]
     NewerFormat { found: u32 },
     #[error(
-        "group {group} is stored in slot {stored} but belongs to slot {belongs}: \
-         the number of slots must not change"
+        "group {group} is stored in slot {stored} but belongs to slot {belongs}: the directory is another slot's; run \
+         `kaas-engine verify` on it"
     )]
     WrongSlot { group: String, stored: usize, belongs: usize },
 }

@@ -59,7 +59,8 @@ pub struct VerifyArgs {
     #[arg(long, requires = "repair")]
     yes: bool,
     /// With --repair or --dry-run: give up what was acknowledged and cannot be read any more (changes of configs, committed
-    /// offsets of groups), so that what is left can be used; what is given up is told. Records do not need it
+    /// offsets of groups), so that what is left can be used; what is given up is told. Records that cannot be read do not need it; a segment in whose
+    /// place there is another one, which may be another partition's, does
     #[arg(long)]
     accept_loss: bool,
     /// With --repair or --dry-run: every broker that may have led what is repaired is stopped. A fence that is gone can be

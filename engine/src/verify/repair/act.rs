@@ -160,7 +160,7 @@ fn write_segment(
     dir: &Path,
     rewritten: &Rewritten,
 ) -> Result<(), kaas_substrate::Error> {
-    let from = substrate.open(&log_path(dir, rewritten.from), OpenMode::ReadUncached)?;
+    let from = substrate.open(&dir.join(&rewritten.from), OpenMode::ReadUncached)?;
     let to = substrate.open(&log_path(dir, rewritten.to), OpenMode::CreateNew)?;
     let mut buffer = vec![0; COPY_BYTES];
     let mut written = 0;

@@ -1,17 +1,20 @@
 //! How the batches that can be read become segments of the new manifest: what stays in its file, and what is written anew.
 
+use std::ffi::OsString;
+
 use bytes::Bytes;
 
-use super::salvage::{Run, Salvage, Salvaged};
+use super::salvage::{Run, Salvage, Salvaged, Source};
 use crate::batch::{StampedHeader, empty_batch};
 use crate::log::SegmentName;
-use crate::manifest::{IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::manifest::{BatchCrcs, IndexLengths, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// A segment that is written anew, from what of another one can be read.
 #[derive(Debug)]
 pub(super) struct Rewritten {
-    pub(super) from: SegmentName,
+    /// The file they stand in, by its name in the directory.
+    pub(super) from: OsString,
     pub(super) to: SegmentName,
     pub(super) runs: Vec<Run>,
 }
@@ -56,7 +59,8 @@ pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
         Layout { entries: Vec::new(), from: Vec::new(), rewritten: Vec::new(), fillers: Vec::new() };
     let mut generation = 0;
     for here in &placed {
-        let name = here.salvaged.source.name;
+        let Source { name, file, .. } = &here.salvaged.source;
+        let name = *name;
         if let Some(run) = here.in_place {
             let mut kept = entry(name, &[run]);
             // Of index files that are in order, and go as far, nothing is to be done.
@@ -79,7 +83,8 @@ pub(super) fn lay_out(salvage: &Salvage, epoch: Epoch, adopts: bool) -> Layout {
             layout.entries.push(entry(to, &here.anew));
             layout.from.push(name);
             let runs = here.anew.iter().map(|run| (*run).clone()).collect();
-            layout.rewritten.push(Rewritten { from: name, to, runs });
+            let from = file.clone().unwrap_or_default();
+            layout.rewritten.push(Rewritten { from, to, runs });
         }
     }
     for (mut filler, mut filled) in fillers {
@@ -114,9 +119,12 @@ fn filler(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntr
     let batch = empty_batch(from, to).ok()?;
     let stamped = StampedHeader::new(&batch, from, epoch).ok()?;
     let name = SegmentName { epoch, base_offset: from, generation: 1 };
+    let mut batch_crcs = BatchCrcs::default();
+    batch_crcs.add(0, &stamped.header().ok()?);
     let filled = SegmentEntry {
         end_offset: to.0,
         bytes: batch.len() as u64,
+        batch_crcs,
         indexes: Some(IndexLengths::default()),
         leader_epochs: vec![LeaderEpoch { epoch: epoch.get(), start_offset: from.0 }],
         ..entry(name, &[])
@@ -143,7 +151,8 @@ fn place(salvage: &Salvage, adopts: bool, has_filler: bool) -> Vec<Placed<'_>> {
                 let at_base = run.base_offset == salvaged.source.name.base_offset
                     || salvaged.source.name.is_rewritten();
                 let pinned = salvaged.source.entry.is_some() || adopts;
-                run.position == 0 && !run.restamped && at_base && pinned
+                let at_home = salvaged.source.is_at_home();
+                run.position == 0 && !run.restamped && at_base && pinned && at_home
             };
             let in_place = salvaged.runs.first().filter(stays);
             let anew = salvaged.runs.iter().skip(usize::from(in_place.is_some())).collect();
@@ -185,10 +194,12 @@ fn entry(name: SegmentName, runs: &[&Run]) -> SegmentEntry {
         bytes: 0,
         max_timestamp: Timestamp::NONE.0,
         offset_of_max_timestamp: name.base_offset.0,
+        batch_crcs: BatchCrcs::default(),
         indexes: None,
         leader_epochs: Vec::new(),
     };
     for run in runs {
+        entry.batch_crcs.append(entry.bytes, &run.batch_crcs, run.batches);
         entry.end_offset = run.end_offset.0;
         entry.bytes += run.bytes;
         if run.max_timestamp.0 > entry.max_timestamp {

@@ -98,6 +98,13 @@ impl Looked<'_> {
         [of_manifest, of_checkpoint].into_iter().flatten().filter_map(known).collect()
     }
 
+    /// The segments whose files are not those that were written under their names.
+    pub(super) fn foreign_segments(&self) -> BTreeSet<SegmentName> {
+        let found = self.findings.iter().filter(|finding| finding.kind == Kind::ForeignSegment);
+        let names = found.filter_map(|finding| SegmentName::parse(finding.file.file_name()?.to_str()?));
+        names.map(|(name, _)| name).collect()
+    }
+
     /// What the manifest said of a segment.
     fn entry(&self, name: SegmentName) -> Option<&SegmentEntry> {
         let segments = self.view.manifest().map(|manifest| manifest.segments.as_slice()).unwrap_or_default();
@@ -236,6 +243,7 @@ fn is_put_aside(kind: Kind) -> bool {
         kind,
         Kind::UnknownFile
             | Kind::ForeignFile
+            | Kind::ForeignSegment
             | Kind::ManifestDamaged
             | Kind::ManifestImpossible
             | Kind::CheckpointDamaged

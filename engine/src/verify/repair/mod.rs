@@ -11,15 +11,18 @@
 //! - make a record unreadable that counted and can be read;
 //! - give an offset to a record that another record may have had: where the end of the log is lost, the next record goes
 //!   behind everything that was ever promised;
+//! - take records from a file that is not the one that was written, unless its content is to the batch what the manifest pins;
 //! - touch a directory where nothing is wrong, or that it cannot understand (a newer format, a foreign directory, a
 //!   volume that gives errors);
-//! - give up what was acknowledged and is no record (configs, committed offsets), unless that is accepted;
+//! - give up what was acknowledged and is no record (configs, committed offsets), or a segment for one that is whole and may be
+//!   another partition's, unless that is accepted;
 //! - make a new fence where an old leader may still have the lost one open, unless whoever asks says that there is none.
 //!
 //! Slots and the controller's directory are repaired the same way, by their next leader; topics' own files and the cluster's
 //! by the next controller, with no broker running.
 
 mod act;
+mod content;
 mod home;
 mod layout;
 mod lead;

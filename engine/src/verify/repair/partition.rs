@@ -63,6 +63,10 @@ impl PartitionRepair<'_> {
 
     fn repair(&self, led: &Led<'_>, findings: &[Finding]) -> Result<(Plan, Epoch), String> {
         let view = self.look()?;
+        if findings.iter().any(|finding| finding.kind == Kind::ForeignSegment) {
+            // What cannot be repaired is said before anything is claimed.
+            self.plan(&view, findings, Epoch::NONE)?;
+        }
         let written = view.names.written().unwrap_or(Epoch::NONE);
         let (epoch, leadership) = led.epoch(self.mode, written)?;
         match leadership {
@@ -108,6 +112,10 @@ impl PartitionRepair<'_> {
     fn plan(&self, view: &View, findings: &[Finding], epoch: Epoch) -> Result<Plan, String> {
         let looked = Looked { context: self.context, dir: self.dir, view, findings };
         let identity = view.identity.clone().ok_or("nothing says which partition it is")?;
-        plan::plan(&looked, identity, epoch).map_err(|error| said(&error))
+        let plan = plan::plan(&looked, identity, epoch).map_err(|error| said(&error))?;
+        match plan.gives_up().filter(|_| !self.context.options.accept_loss) {
+            Some(reason) => Err(reason),
+            None => Ok(plan),
+        }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kaas_substrate::Adoption;
+use kaas_substrate::{Adoption, printable};
 
 use super::super::Options;
 use super::super::finding::{Finding, Kind};
 use super::super::identity::Expected;
 use super::super::view::View;
+use super::content;
 use super::layout::{Filler, Layout, Rewritten, lay_out};
 use super::looked::Looked;
 use super::quarantine::Quarantined;
@@ -93,7 +94,8 @@ pub(super) fn plan(
     epoch: Epoch,
 ) -> Result<Plan, kaas_substrate::Error> {
     let Looked { context, dir, view, .. } = *looked;
-    let sources = sources(view, looked.manifest());
+    let mut sources = sources(view, looked.manifest());
+    content::find(looked, &mut sources)?;
     let salvage =
         salvage(context, dir, sources, looked.known_producers(), looked.log_start(), looked.floor())?;
     // Where a sync from here does not make another's bytes durable, what no manifest has pinned is written anew.
@@ -126,6 +128,7 @@ pub(super) fn plan(
         unknown: Vec::new(),
     };
     plan.unknown = looked.unknown(&plan);
+    plan.unknown.extend(content::doubtful(looked, &plan.salvage)?);
     Ok(plan)
 }
 
@@ -155,7 +158,8 @@ impl Plan {
             let bytes: u64 = runs.iter().map(|run| run.bytes).sum();
             let stamped = runs.iter().filter(|run| run.restamped).count();
             let mut step = format!(
-                "write {to}.log: {bytes} bytes of {from}.log with offsets {} to {}",
+                "write {to}.log: {bytes} bytes of {} with offsets {} to {}",
+                printable(Path::new(from)),
                 first.base_offset,
                 last.end_offset.plus(-1)
             );
@@ -202,6 +206,21 @@ impl Plan {
         let checkpoints =
             view.names.checkpoints.iter().map(|version| dir.join(CHECKPOINT.file_name(*version)));
         replaced.chain(checkpoints).collect()
+    }
+
+    /// Why the repair must not be done unless a loss is accepted: segments are there that would be given up, though they can be
+    /// read. `None` if there are none.
+    pub(super) fn gives_up(&self) -> Option<String> {
+        let given_up = self.salvage.segments.iter().filter(|salvaged| salvaged.source.file.is_none());
+        let names: Vec<_> = given_up.map(|salvaged| format!("{}.log", salvaged.source.name)).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "{}: what is there as {} is whole, and not what was written there: it may be another partition's. Find the segment \
+                 that was there and put it back; or repair with --accept-loss, which gives up the records that it had",
+                Kind::ForeignSegment.code(),
+                names.join(", ")
+            )
+        })
     }
 
     /// The offsets that are lost with this repair.

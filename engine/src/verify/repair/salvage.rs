@@ -8,6 +8,8 @@
 //! choice, the batch is kept, to be stamped as it was; where they leave one, it is not.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 
 use kaas_substrate::OpenMode;
@@ -16,9 +18,9 @@ use super::super::Context;
 use super::super::view::{View, log_path};
 use super::super::walk::{Step, Walk, Wanted};
 use crate::batch::BatchHeader;
-use crate::log::SegmentName;
 use crate::log::recovery::marker;
-use crate::manifest::{LeaderEpoch, Manifest, SegmentEntry};
+use crate::log::{SegmentFile, SegmentName};
+use crate::manifest::{BatchCrcs, LeaderEpoch, Manifest, SegmentEntry};
 use crate::planted::{Bug, planted};
 use crate::producer_state::{CompletedTransaction, ProducerStates};
 use crate::types::{Epoch, Offset, Timestamp};
@@ -27,6 +29,8 @@ use crate::types::{Epoch, Offset, Timestamp};
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) name: SegmentName,
+    /// The file in which its batches stand, by its name in the directory; `None`: what has its name is another segment.
+    pub(super) file: Option<OsString>,
     /// Bytes that count at most.
     bytes: u64,
     /// The offset that its records end below.
@@ -39,6 +43,13 @@ pub(super) struct Source {
     gap_before: bool,
 }
 
+impl Source {
+    /// Whether its batches stand in the file that has its name.
+    pub(super) fn is_at_home(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| *file == log_name(self.name))
+    }
+}
+
 /// Batches that stand one behind the other in a segment.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
@@ -48,6 +59,9 @@ pub(super) struct Run {
     pub(super) end_offset: Offset,
     pub(super) max_timestamp: Timestamp,
     pub(super) offset_of_max_timestamp: Offset,
+    /// How many batches.
+    pub(super) batches: usize,
+    pub(super) batch_crcs: BatchCrcs,
     /// The leader epochs of its batches, ascending.
     pub(super) leader_epochs: Vec<LeaderEpoch>,
     /// Its one batch has another base offset or leader epoch in the file than it must have.
@@ -122,6 +136,11 @@ pub(super) fn sources(view: &View, manifest: Option<&Manifest>) -> Vec<Source> {
     sources
 }
 
+/// The name of a segment's log.
+pub(super) fn log_name(name: SegmentName) -> OsString {
+    name.path(Path::new(""), SegmentFile::Log).into_os_string()
+}
+
 fn of_manifest(view: &View, manifest: &Manifest) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut previous: Option<&SegmentEntry> = None;
@@ -131,7 +150,8 @@ fn of_manifest(view: &View, manifest: &Manifest) -> Vec<Source> {
             previous.replace(entry).map_or(name.is_rewritten(), |previous| previous.may_precede(entry));
         let end = Offset(entry.end_offset);
         let (bytes, entry) = (entry.bytes, Some(entry.clone()));
-        sources.push(Source { name, bytes, limit: end, should_end: Some(end), entry, gap_before });
+        let file = Some(log_name(name));
+        sources.push(Source { name, file, bytes, limit: end, should_end: Some(end), entry, gap_before });
     }
     let pinned: BTreeSet<_> = sources.iter().map(|source| source.name).collect();
     let own = |name: &SegmentName| {
@@ -161,6 +181,7 @@ fn of_names(names: impl Iterator<Item = SegmentName>) -> Vec<Source> {
         let next = names.iter().filter(over).map(|other| other.base_offset).min();
         (!dead || name.is_rewritten()).then(|| Source {
             name: *name,
+            file: Some(log_name(*name)),
             bytes: u64::MAX,
             limit: next.unwrap_or(Offset(i64::MAX)),
             should_end: next,
@@ -175,7 +196,7 @@ fn of_names(names: impl Iterator<Item = SegmentName>) -> Vec<Source> {
 /// an offset that was given out for certain. Blocks for as long as reading takes.
 pub(super) fn salvage(
     context: &Context<'_>,
-    dir: &std::path::Path,
+    dir: &Path,
     sources: Vec<Source>,
     known: Vec<KnownProducers>,
     log_start: Option<Offset>,
@@ -213,7 +234,7 @@ pub(super) fn salvage(
 /// of a later leader in it says that an earlier leader's log ended there: what that one has appended behind it never counted.
 fn bounded(
     context: &Context<'_>,
-    dir: &std::path::Path,
+    dir: &Path,
     mut sources: Vec<Source>,
 ) -> Result<Vec<Source>, kaas_substrate::Error> {
     let mut begun = Vec::new();
@@ -241,7 +262,7 @@ fn bounded(
 
 struct Reader<'a> {
     context: &'a Context<'a>,
-    dir: &'a std::path::Path,
+    dir: &'a Path,
     /// The offset behind what was read, or lost.
     next: Offset,
     last_epoch: u32,
@@ -285,18 +306,26 @@ impl Reader<'_> {
         } else {
             self.lose(name.base_offset, "the segment that had them is gone");
         }
+        let path = source.file.as_ref().map(|file| self.dir.join(file));
         let mut salvaged = Salvaged { source, runs: Vec::new(), damaged: Vec::new(), exists: true };
-        match self.context.substrate.open(&log_path(self.dir, name), OpenMode::ReadUncached) {
-            Ok(file) => self.batches(&file, &mut salvaged)?,
-            Err(error) if error.is_not_found() => salvaged.exists = false,
-            Err(error) => return Err(error),
+        match path.map(|path| self.context.substrate.open(&path, OpenMode::ReadUncached)) {
+            Some(Ok(file)) => self.batches(&file, &mut salvaged)?,
+            Some(Err(error)) if error.is_not_found() => salvaged.exists = false,
+            Some(Err(error)) => return Err(error),
+            None => {}
         }
         // What is left of it, as far as it was appended elsewhere, may be in a rewritten one, and is lost only behind that.
         let elsewhere = following.filter(|next| salvaged.source.entry.is_none() && next.is_rewritten());
         let end = salvaged.source.should_end;
         if let Some(end) = end.filter(|end| elsewhere.is_none_or(|next| next.base_offset >= *end)) {
-            let reason = if salvaged.exists { "they cannot be read in" } else { "the file is gone:" };
-            self.lose(end, &format!("{reason} {name}.log"));
+            let reason = if salvaged.source.file.is_none() {
+                format!("what is there is another segment than was written as {name}.log")
+            } else if salvaged.exists {
+                format!("they cannot be read in {name}.log")
+            } else {
+                format!("the file is gone: {name}.log")
+            };
+            self.lose(end, &reason);
         }
         Ok(salvaged)
     }
@@ -428,6 +457,8 @@ impl Reader<'_> {
                     end_offset: header.base_offset,
                     max_timestamp: Timestamp::NONE,
                     offset_of_max_timestamp: header.base_offset,
+                    batches: 0,
+                    batch_crcs: BatchCrcs::default(),
                     leader_epochs: vec![begins],
                     restamped,
                 });
@@ -435,6 +466,8 @@ impl Reader<'_> {
                 run
             }
         };
+        run.batches += 1;
+        run.batch_crcs.add(run.bytes, header);
         run.bytes += bytes;
         run.end_offset = header.next_offset();
         if header.max_timestamp > run.max_timestamp {
@@ -455,7 +488,7 @@ fn epochs(source: &Source) -> Vec<Epoch> {
 }
 
 /// The leader epoch of a batch at `offset`; `None` if that is not known.
-fn epoch_at(source: &Source, offset: Offset) -> Option<Epoch> {
+pub(super) fn epoch_at(source: &Source, offset: Offset) -> Option<Epoch> {
     if !source.name.is_rewritten() {
         return Some(source.name.epoch);
     }
