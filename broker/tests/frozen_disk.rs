@@ -115,6 +115,29 @@ fn a_volume_that_does_not_answer_holds_up_writes_only() {
     wait_until("the offset", || client.committed(WAITING, TOPIC, &[0]).unwrap()[&0] == 8);
 }
 
+/// Longer than it takes until a volume counts as one that does not answer, and until that is looked at.
+const STALL: Duration = Duration::from_secs(36);
+
+#[test]
+fn the_log_says_that_a_volume_does_not_answer_and_when_it_does_again() {
+    let Some(disk) = SmallDisk::mount(32) else { return };
+    let broker = kaas(&disk.path().join("data")).start().unwrap();
+    let mut client = Client::connect(broker.bootstrap()).unwrap();
+    client.create_topic(TOPIC, 1, &[]).unwrap();
+    let records = |n| batch(tag(0, n), RECORDS_PER_BATCH, None);
+    assert_eq!(client.produce(TOPIC, 0, -1, records(0)).unwrap(), (ErrorCode::NONE, 0));
+
+    let frozen = disk.freeze();
+    let waiting = client.send(&durability_support::calls::produce_request(TOPIC, 0, -1, records(1))).unwrap();
+    std::thread::sleep(STALL);
+    drop(frozen);
+    let code = client.receive(waiting).unwrap().responses[0].partition_responses[0].error_code;
+    assert!(matches!(code, ErrorCode::NONE | ErrorCode::REQUEST_TIMED_OUT), "{code:?}");
+    wait_until("the log to say that it is over", || broker.said().contains("the volume answers again"));
+    let said = broker.said();
+    assert_eq!(said.matches("the volume does not answer").count(), 1, "{said}");
+}
+
 /// The first record of the n-th batch of a partition.
 fn tag(partition: i32, batch: u64) -> Tag {
     Tag { producer: 1, partition, n: batch * RECORDS_PER_BATCH }

@@ -182,6 +182,9 @@ fn appends_fail_reads_go_on_and_space_back_means_appends_back() {
     writer.judge();
     assert_eq!(writer.client.committed(GROUP, TOPIC, &[0, 1]).unwrap(), offsets);
     writer.expect_refusals();
+    // What was freed for the start is not for new partitions, or the next start would have none.
+    let created = writer.client.create_topic("one-more", 1, &[]);
+    assert!(matches!(created, Err(Failure::Refused { .. })), "{created:?}");
 
     // Space back.
     let later = BTreeMap::from([(0, COMMITS_MAX), (1, COMMITS_MAX)]);
@@ -263,4 +266,46 @@ fn deletions_work_on_a_full_disk_and_make_room() {
     writer.expect_appends();
     let log = Log::read(writer.broker, TOPIC, PARTITIONS).unwrap();
     assert!(writer.history.judge_what_is_left(&log, &BTreeSet::from([PRODUCER])) > 0);
+}
+
+#[test]
+fn a_disk_without_inodes_takes_appends_and_deletions_and_restarts() {
+    let Some(disk) = SmallDisk::mount_with_inodes(DISK_MIB, 192) else { return };
+    let command = kaas(&disk.path().join("data"));
+    let mut broker = command.start().unwrap();
+    let mut writer = Writer::new(&broker);
+    // Nothing is rolled here: appends need no new file.
+    writer.client.create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+    writer.client.create_topic(SPARE, 1, &[]).unwrap();
+    let offsets = BTreeMap::from([(0, 1), (1, 2)]);
+    let codes = writer.client.commit(GROUP, TOPIC, &offsets).unwrap();
+    assert!(codes.values().all(|code| code.is_none()), "{codes:?}");
+    writer.expect_appends();
+
+    disk.take_inodes();
+    writer.expect_appends();
+    let created = writer.client.create_topic("one-more", 1, &[]);
+    assert!(matches!(created, Err(Failure::Refused { .. })), "{created:?}");
+    writer.client.delete_topic(SPARE).unwrap();
+    writer.expect_appends();
+
+    // What was used for that is put aside again when there is room, and a start has it. Records wait, since their segments would be new files.
+    disk.free_inodes();
+    wait_until("names to be put aside", || broker.said().contains("there is room on the volume again"));
+    disk.take_inodes();
+    broker.kill().unwrap();
+    broker = command.start().unwrap();
+    writer.reconnect(&broker);
+    writer.judge();
+    writer.expect_refusals();
+    assert_eq!(writer.client.committed(GROUP, TOPIC, &[0, 1]).unwrap(), offsets);
+    let said = broker.said();
+    assert_eq!(said.matches("takes no more files").count(), 1, "{said}");
+    assert!(!said.contains("there is room on the volume again"), "{said}");
+
+    disk.free_inodes();
+    writer.expect_appends();
+    let codes = writer.client.commit(GROUP, TOPIC, &offsets).unwrap();
+    assert!(codes.values().all(|code| code.is_none()), "{codes:?}");
+    writer.judge();
 }

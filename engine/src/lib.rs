@@ -131,5 +131,5 @@ pub use log::{
     Partition, Read, ReadRequest, RecordsPart, SegmentFile, SegmentName, State, Status, TimeQuery,
     TimestampOffset, WatchGuard, Watcher,
 };
-pub use reserve::{MayBeNoSpace, RESERVE_FILE, Reserve};
+pub use reserve::{MayBeNoSpace, RESERVE_FILE, Reserve, SPARE_DIR};
 pub use settings::{EngineSettings, LogConfig, TimestampPolicy};

@@ -1,11 +1,15 @@
 //! A little space put aside, so that a full volume can be cleaned up, opened and started on: deleting records needs a new
 //! manifest first, deleting a topic and opening a partition need claims.
 //!
-//! The reserve is a file of zeros at the root, and its length says whether it is there. When a small write of that kind
-//! finds the volume full, the reserve is lent: the file is cut to nothing and the write tried again. While it is lent
-//! nothing else is appended, or the space would be gone with the first batch; [`Reserve::replenish`] puts it back when
-//! there is room. Its methods block, [`Reserve::is_lent`] apart.
+//! The reserve has two parts, since a volume can be short of either: bytes, a file of zeros at the root whose length says
+//! whether it is there; and names, files without content in a directory at the root (a file system may be out of inodes
+//! while most of its bytes are free). When a small write of that kind finds the volume full, a part is lent: the file is
+//! cut to nothing, or the files are removed, and the write tried again. While bytes are lent nothing else is appended, and
+//! while names are lent no append begins a file, or what was freed would be gone at once; [`Reserve::replenish`] puts it
+//! back when there is room. Its methods block, those that only ask whether it is lent apart.
 
+use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::IoSlice;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,6 +32,15 @@ const RESERVE_BYTES: u64 = 1 << 20;
 
 /// Room that must be left beside the reserve when it is put back.
 const ROOM_BYTES: u64 = RESERVE_BYTES / 4;
+
+/// Name of the directory of the names that are put aside, at the engine's root.
+pub const SPARE_DIR: &str = "~spare";
+
+/// Names put aside. A claim needs one, the opening of a partition up to three more until it has removed as many.
+const SPARE_NAMES: usize = 32;
+
+/// Names that must be left beside those when they are put back.
+const ROOM_NAMES: usize = 8;
 
 /// How long lending waits for a thread that is just putting the reserve back.
 const WAIT: Duration = Duration::from_secs(5);
@@ -75,8 +88,10 @@ impl MayBeNoSpace for EngineError {
 pub struct Reserve {
     substrate: Arc<dyn Substrate>,
     time: Time,
-    /// True from when it was given up, or could not be put aside, until it is there.
-    lent: AtomicBool,
+    /// True from when the bytes were given up, or could not be put aside, until they are there.
+    bytes_lent: AtomicBool,
+    /// The same of the names.
+    names_lent: AtomicBool,
     /// A thread changes the file.
     changing: AtomicBool,
 }
@@ -88,25 +103,35 @@ impl Reserve {
     }
 
     pub(crate) fn timed(substrate: Arc<dyn Substrate>, time: Time) -> Self {
-        Self { substrate, time, lent: AtomicBool::new(false), changing: AtomicBool::new(false) }
+        let lent = || AtomicBool::new(false);
+        Self { substrate, time, bytes_lent: lent(), names_lent: lent(), changing: AtomicBool::new(false) }
     }
 
-    /// Whether the space is used, or may be, by what had to be written on the full volume. Answers from memory.
+    /// Whether a part of it is used, or may be, by what had to be written on the full volume. Answers from memory.
     pub fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Acquire)
+        self.are_bytes_lent() || self.names_lent.load(Ordering::Acquire)
     }
 
-    /// Runs `write`, which must be good to run again; if the volume is full, lends the reserve and runs it once more.
+    /// The same of the bytes. Answers from memory.
+    pub fn are_bytes_lent(&self) -> bool {
+        self.bytes_lent.load(Ordering::Acquire)
+    }
+
+    /// Runs `write`, which must be good to run again; if the volume is full, lends the reserve, one part after the other,
+    /// and runs it once more after each.
     pub fn with<T, E: MayBeNoSpace>(&self, mut write: impl FnMut() -> Result<T, E>) -> Result<T, E> {
-        match write() {
-            Err(error) if error.is_no_space() && self.lend() => write(),
-            outcome => outcome,
+        for _ in 0..2 {
+            match write() {
+                Err(error) if error.is_no_space() && self.lend() => {}
+                outcome => return outcome,
+            }
         }
+        write()
     }
 
-    /// Frees the reserve. True if it is worth trying again: there was one, or another thread has just freed it.
+    /// Frees a part of the reserve, first the one that the volume is probably short of. True if it is worth trying again:
+    /// there was one, or another thread has just freed it.
     pub fn lend(&self) -> bool {
-        let path = Path::new(RESERVE_FILE);
         let deadline = self.time.elapsed() + WAIT;
         let _alone = loop {
             match Alone::enter(&self.changing) {
@@ -115,58 +140,136 @@ impl Reserve {
                 None => self.time.sleep(Duration::from_millis(1)),
             }
         };
-        let freed = self.substrate.open(path, OpenMode::Write).and_then(|file| {
-            let held = file.length()? > 0;
-            if held {
-                // Said first: nobody may take for room what is freed now.
-                self.lent.store(true, Ordering::Release);
-                file.set_length(0)?;
-                file.sync_data()?;
-            }
-            Ok(held)
-        });
-        match freed {
-            Ok(true) => {
-                tracing::warn!(
-                    "the volume is full: the space put aside for cleaning up is in use, nothing is appended"
-                );
-                true
-            }
-            Ok(false) => self.is_lent(),
-            Err(error) => {
-                if !error.is_not_found() {
-                    tracing::warn!(%error, "cannot free the space put aside for a full volume");
+        let available_bytes = self.substrate.space().ok().and_then(|space| space.available_bytes);
+        let bytes_left = available_bytes.is_some_and(|left| left >= ROOM_BYTES);
+        for names in [bytes_left, !bytes_left] {
+            let freed = if names { self.free_names() } else { self.free_bytes() };
+            match freed {
+                Ok(true) if names => {
+                    tracing::warn!(
+                        available_bytes,
+                        "the volume takes no more files (df -i shows inodes): the names put aside for cleaning up are \
+                         in use, no segment is begun"
+                    );
+                    return true;
                 }
-                self.is_lent()
+                Ok(true) => {
+                    tracing::warn!(
+                        available_bytes,
+                        "the volume is full: the space put aside for cleaning up is in use, nothing is appended"
+                    );
+                    return true;
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "cannot free the space put aside for a full volume"),
             }
+        }
+        self.is_lent()
+    }
+
+    /// True if there were bytes put aside, and now they are free.
+    fn free_bytes(&self) -> kaas_substrate::Result<bool> {
+        let file = match self.substrate.open(Path::new(RESERVE_FILE), OpenMode::Write) {
+            Err(error) if error.is_not_found() => return Ok(false),
+            opened => opened?,
+        };
+        let held = file.length()? > 0;
+        if held {
+            // Said first: nobody may take for room what is freed now.
+            self.bytes_lent.store(true, Ordering::Release);
+            file.set_length(0)?;
+            file.sync_data()?;
+        }
+        Ok(held)
+    }
+
+    /// True if there were names put aside, and now they are free.
+    fn free_names(&self) -> kaas_substrate::Result<bool> {
+        let spare = self.spare_names()?.unwrap_or_default();
+        if spare.is_empty() {
+            return Ok(false);
+        }
+        self.names_lent.store(true, Ordering::Release);
+        self.remove_names(&spare)?;
+        Ok(true)
+    }
+
+    /// The names that are put aside; `None` without their directory.
+    fn spare_names(&self) -> kaas_substrate::Result<Option<BTreeSet<OsString>>> {
+        match self.substrate.list(Path::new(SPARE_DIR)) {
+            Err(error) if error.is_not_found() => Ok(None),
+            listed => Ok(Some(listed?.into_iter().map(|entry| entry.name).collect())),
         }
     }
 
-    /// Puts the reserve aside if it is not there. To be called at the start, now and then, and often while it is lent. A
+    fn remove_names(&self, names: &BTreeSet<OsString>) -> kaas_substrate::Result<()> {
+        for name in names {
+            match self.substrate.remove_file(&Path::new(SPARE_DIR).join(name)) {
+                Err(error) if !error.is_not_found() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts aside what of the reserve is not there. To be called at the start, now and then, and often while it is lent. A
     /// volume without the room is no error: then the reserve is lent, until a later call finds room.
     pub fn replenish(&self) -> Result<(), EngineError> {
         let Some(_alone) = Alone::enter(&self.changing) else { return Ok(()) };
-        let path = Path::new(RESERVE_FILE);
-        let put = self.put_aside(path);
-        match put {
-            Ok(true) => {
-                if self.lent.swap(false, Ordering::AcqRel) {
-                    tracing::info!("there is room on the volume again");
-                }
-                Ok(())
+        let was_lent = self.is_lent();
+        let bytes = self.put_bytes_aside(Path::new(RESERVE_FILE))?;
+        self.bytes_lent.store(!bytes, Ordering::Release);
+        let names = self.put_names_aside()?;
+        self.names_lent.store(!names, Ordering::Release);
+        match self.is_lent() {
+            false if was_lent => tracing::info!("there is room on the volume again"),
+            true if !was_lent => {
+                tracing::warn!(
+                    bytes,
+                    names,
+                    "the volume is as good as full: nothing is appended until there is room"
+                );
             }
-            Ok(false) => {
-                if !self.lent.swap(true, Ordering::AcqRel) {
-                    tracing::warn!("the volume is as good as full: nothing is appended until there is room");
-                }
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
+            _ => {}
         }
+        Ok(())
     }
 
-    /// True if the reserve is there now; false if there is no room for it.
-    fn put_aside(&self, path: &Path) -> kaas_substrate::Result<bool> {
+    /// True if the names are there now; false if there is no room for them.
+    fn put_names_aside(&self) -> kaas_substrate::Result<bool> {
+        let dir = Path::new(SPARE_DIR);
+        let there = match self.spare_names()? {
+            Some(there) => there,
+            None => match self.substrate.create_dir(dir) {
+                Err(error) if error.is_no_space() => return Ok(false),
+                // Another broker on the volume has just made it.
+                Err(error) if !error.is_exists() => return Err(error),
+                _ => BTreeSet::new(),
+            },
+        };
+        let named = |number: usize| OsString::from(number.to_string());
+        let missing: BTreeSet<OsString> =
+            (0..SPARE_NAMES).map(named).filter(|name| !there.contains(name)).collect();
+        if missing.is_empty() {
+            return Ok(true);
+        }
+        let beyond: BTreeSet<OsString> = (SPARE_NAMES..SPARE_NAMES + ROOM_NAMES).map(named).collect();
+        for name in missing.iter().chain(&beyond) {
+            match self.substrate.open(&dir.join(name), OpenMode::CreateNew) {
+                Err(error) if error.is_no_space() => {
+                    self.remove_names(&self.spare_names()?.unwrap_or_default())?;
+                    return Ok(false);
+                }
+                Err(error) if !error.is_exists() => return Err(error),
+                _ => {}
+            }
+        }
+        self.remove_names(&beyond)?;
+        Ok(true)
+    }
+
+    /// True if the bytes are there now; false if there is no room for them.
+    fn put_bytes_aside(&self, path: &Path) -> kaas_substrate::Result<bool> {
         let file = match self.substrate.open(path, OpenMode::Write) {
             Err(error) if error.is_not_found() => match self.substrate.open(path, OpenMode::CreateNew) {
                 Err(error) if error.is_no_space() => return Ok(false),

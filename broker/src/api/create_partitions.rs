@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kaas_protocol::messages::create_partitions::{CreatePartitionsTopic, CreatePartitionsTopicResult};
 use kaas_protocol::{CreatePartitionsRequest, CreatePartitionsResponse, ErrorCode, KString};
 
-use super::Context;
 use super::create_topics::check_replicas;
 use super::error::Failure;
+use super::{Context, topics};
 
 /// Grows what can be grown; each topic succeeds or fails by itself.
 pub async fn handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
@@ -63,6 +63,7 @@ async fn grow(context: &Context, asked: &CreatePartitionsTopic, validate_only: b
         }
     }
     if !validate_only {
+        topics::room_for_partitions(broker)?;
         broker.blocking(move || store.grow_topic(&name, count)).await??;
     }
     Ok(())

@@ -82,6 +82,7 @@ async fn create(
         store.check_new_topic(&topic)?;
         (None, topic)
     } else {
+        topics::room_for_partitions(broker)?;
         let create = move || (store.create_topic(&topic), topic);
         let (created, topic) = broker.blocking(create).await?;
         (Some(created?), topic)

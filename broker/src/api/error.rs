@@ -89,7 +89,10 @@ impl From<ControlError> for Failure {
             ControlError::PartitionLimit { .. } => Self::new(Code::INVALID_PARTITIONS, error.to_string()),
             // Another process acts by now; the client finds it by asking again.
             ControlError::Deposed { .. } => Self::new(Code::NOT_CONTROLLER, error.to_string()),
-            ControlError::FenceUnknown { .. } => Self::new(Code::REQUEST_TIMED_OUT, error.to_string()),
+            ControlError::FenceUnknown { .. } => {
+                tracing::warn!(%error, "a change of metadata was not made");
+                Self::new(Code::REQUEST_TIMED_OUT, error.to_string())
+            }
             ControlError::Storage(_)
             | ControlError::Locked { .. }
             | ControlError::NewerFormat { .. }

@@ -41,8 +41,19 @@ pub fn partition(topic: &Topic, index: i32) -> Result<u32, Failure> {
         .ok_or_else(|| Failure::bare(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION))
 }
 
+/// Fails while what room the volume has is for cleaning up: partitions would take it, and leave none for deletions or a
+/// start of the broker.
+pub fn room_for_partitions(broker: &Broker) -> Result<(), Failure> {
+    if broker.engine.reserve().is_lent() {
+        let words = "The volume is full: no partitions are created until there is room.";
+        return Err(Failure::new(ErrorCode::KAFKA_STORAGE_ERROR, words));
+    }
+    Ok(())
+}
+
 /// Creates `name` with the broker's defaults, or finds that somebody just did.
 pub async fn auto_create(broker: &Arc<Broker>, name: &str) -> Result<Arc<Topic>, Failure> {
+    room_for_partitions(broker)?;
     let topic = NewTopic {
         name: name.to_owned(),
         partitions: broker.configs().effective.num_partitions,

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let threads = options.worker_threads.map_or_else(server::default_worker_threads, usize::from);
     let runtime = match Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(FAILED, &error),
+        Err(error) => return fail(FAILED, &format!("cannot start the threads of the network: {error}")),
     };
     match runtime.block_on(serve(started, &options)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -214,7 +214,7 @@ fn log_error(slot: usize, error: &JournalError) -> GroupLogError {
 
 impl GroupLog for JournalLog {
     fn append(&self, records: &[Record]) -> LogFuture<()> {
-        if self.reserve.is_lent() {
+        if self.reserve.are_bytes_lent() {
             return Box::pin(std::future::ready(Err(GroupLogError::NoSpace { slot: self.slot })));
         }
         self.outcome(self.journal.append(records))

@@ -5,7 +5,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,6 +20,10 @@ use super::{Budget, ConnectionLimits, FileReads, Peer, Phase, Service, Settings,
 const KEEPALIVE_PROBES: u32 = 6;
 /// Pause after a failed accept (no descriptors left).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often that goes into the log while it lasts.
+const ACCEPT_TOLD_EVERY: Duration = Duration::from_secs(60);
+/// How long no accept has failed when it is over.
+const ACCEPT_CALM: Duration = Duration::from_secs(10);
 
 /// A listening socket could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +93,18 @@ pub struct Listener {
     name: Arc<str>,
     shared: Shared,
     limits: Arc<ConnectionLimits>,
+    failing: Option<Failing>,
+}
+
+/// Accepts that fail, one after the other.
+#[derive(Debug)]
+struct Failing {
+    /// When the log was told.
+    told: Instant,
+    /// The last one.
+    last: Instant,
+    /// How many since the log was told.
+    times: u64,
 }
 
 impl Listener {
@@ -106,11 +122,17 @@ impl Listener {
         shutdown: Shutdown,
     ) -> io::Result<Self> {
         let shared = Shared { service, reads, settings, budget, shutdown };
-        Ok(Self { socket: TcpListener::from_std(bound.socket)?, name: name.into(), shared, limits })
+        Ok(Self {
+            socket: TcpListener::from_std(bound.socket)?,
+            name: name.into(),
+            shared,
+            limits,
+            failing: None,
+        })
     }
 
     /// Serves until the process drains; returns when every connection has ended.
-    pub async fn serve(self) {
+    pub async fn serve(mut self) {
         let mut connections = JoinSet::new();
         let shutdown = self.shared.shutdown.clone();
         loop {
@@ -132,17 +154,20 @@ impl Listener {
     }
 
     /// One connection, or `None` if it was turned away.
-    async fn accept(&self) -> Option<(TcpStream, Arc<Peer>, Slot)> {
+    async fn accept(&mut self) -> Option<(TcpStream, Arc<Peer>, Slot)> {
         // At the limit the system's backlog holds newcomers, as in Kafka.
         self.limits.room().await;
         let (stream, address) = match self.socket.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                warn!(listener = %self.name, %error, "cannot accept a connection");
+                self.failed(&error);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 return None;
             }
         };
+        if let Some(failing) = self.failing.take_if(|failing| failing.last.elapsed() > ACCEPT_CALM) {
+            info!(listener = %self.name, failed = failing.times, "connections are accepted again");
+        }
         let Some(slot) = self.limits.take(address.ip()) else {
             info!(ip = %address.ip(), "too many connections from this address (max.connections.per.ip)");
             return None;
@@ -154,6 +179,20 @@ impl Listener {
         let local = stream.local_addr().ok()?;
         let id = self.limits.next_id();
         Some((stream, Arc::new(Peer { id, address, local, listener: Arc::clone(&self.name) }), slot))
+    }
+
+    /// Tells the log of a failed accept: of the first one, and then now and then, since it is tried again at once.
+    fn failed(&mut self, error: &io::Error) {
+        let now = Instant::now();
+        let failing = self.failing.get_or_insert(Failing { told: now, last: now, times: 0 });
+        failing.last = now;
+        failing.times += 1;
+        let first = failing.told == now;
+        if first || now.duration_since(failing.told) > ACCEPT_TOLD_EVERY {
+            warn!(listener = %self.name, %error, times = failing.times, "cannot accept a connection");
+            failing.told = now;
+            failing.times = 0;
+        }
     }
 
     fn prepare(&self, stream: &TcpStream) -> io::Result<()> {

@@ -10,6 +10,7 @@ mod due;
 mod keeper;
 mod maintenance;
 mod registry;
+mod stalls;
 mod waiting;
 
 pub use cleaner::Cleaner;
@@ -17,4 +18,5 @@ pub use config::log_config;
 pub use keeper::Keeper;
 pub use maintenance::Maintenance;
 pub use registry::{OpenError, Partitions};
+pub use stalls::tell_stalls;
 pub use waiting::Wake;

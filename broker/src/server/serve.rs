@@ -13,7 +13,7 @@ use super::file_reads::EngineReads;
 use super::{Broker, StartError, Started};
 use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
-use crate::partitions::{Cleaner, Maintenance};
+use crate::partitions::{Cleaner, Maintenance, tell_stalls};
 
 /// How often it is looked whether a full volume has room again.
 const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
@@ -61,6 +61,7 @@ impl Started {
         }
         tasks.spawn(follow_store(Arc::clone(&broker)));
         tasks.spawn(keep_reserve(Arc::clone(&broker)));
+        tasks.spawn(tell_stalls(Arc::clone(&broker)));
         tasks.spawn(coordinate_groups(Arc::clone(&broker)));
 
         shutdown.reached(Phase::Draining).await;
@@ -96,6 +97,8 @@ async fn coordinate_groups(broker: Arc<Broker>) {
 
 /// Puts space aside again after a full volume has needed it: appends wait for that.
 async fn keep_reserve(broker: Arc<Broker>) {
+    // What the log was told last: it is tried four times a second.
+    let mut told = None;
     loop {
         tokio::select! {
             biased;
@@ -108,8 +111,15 @@ async fn keep_reserve(broker: Arc<Broker>) {
         }
         // Saturated threads are no reason to give up.
         let Ok(ticket) = broker.engine.io().run(move || reserve.replenish()) else { continue };
-        if let Ok(Err(error)) = ticket.await {
-            warn!(%error, "the space put aside for when the volume is full is not there");
+        match ticket.await {
+            Ok(Err(error)) => {
+                let words = error.to_string();
+                if told.as_ref() != Some(&words) {
+                    warn!(%error, "the space put aside for when the volume is full is not there");
+                    told = Some(words);
+                }
+            }
+            _ => told = None,
         }
     }
 }

@@ -21,6 +21,15 @@ pub struct SmallDisk {
 impl SmallDisk {
     /// Makes and mounts an ext4 of `mib` MiB without blocks reserved for root. `None` if `KAAS_TEST_NO_LOOP=1`.
     pub fn mount(mib: u64) -> Option<Self> {
+        Self::mount_made_with(mib, &[])
+    }
+
+    /// The same with about `inodes` inodes.
+    pub fn mount_with_inodes(mib: u64, inodes: u32) -> Option<Self> {
+        Self::mount_made_with(mib, &["-N", &inodes.to_string()])
+    }
+
+    fn mount_made_with(mib: u64, options: &[&str]) -> Option<Self> {
         if std::env::var_os(NO_LOOP).is_some_and(|value| value == "1") {
             println!("passed over: {NO_LOOP}=1");
             return None;
@@ -28,7 +37,10 @@ impl SmallDisk {
         let disk = Self { dir: tempfile::tempdir().unwrap() };
         let image = disk.dir.path().join("image");
         File::create(&image).unwrap().set_len(mib << 20).unwrap();
-        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_os_str()]);
+        let mut arguments: Vec<&OsStr> =
+            ["-q", "-F", "-m", "0"].iter().chain(options).map(OsStr::new).collect();
+        arguments.push(image.as_os_str());
+        run("mkfs.ext4", &arguments);
         fs::create_dir(disk.path()).unwrap();
         run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), disk.path().as_os_str()]);
         Some(disk)
@@ -55,6 +67,28 @@ impl SmallDisk {
                 Err(_) => chunk /= 2,
             }
         }
+    }
+
+    /// Takes all the inodes that are left, for [`free_inodes`](Self::free_inodes) to give back.
+    pub fn take_inodes(&self) {
+        let _ = fs::create_dir(self.many());
+        for number in 0.. {
+            let path = self.many().join(format!("{number}"));
+            match File::create_new(path) {
+                Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return,
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                created => drop(created.unwrap()),
+            }
+        }
+    }
+
+    /// Gives back the inodes that were taken.
+    pub fn free_inodes(&self) {
+        fs::remove_dir_all(self.many()).unwrap();
+    }
+
+    fn many(&self) -> PathBuf {
+        self.path().join("many")
     }
 
     /// Gives back all that was taken.

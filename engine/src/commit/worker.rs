@@ -148,7 +148,7 @@ impl Partition {
 
     fn commit(self: &Arc<Self>, writer: &mut Writer, batches: Vec<Staged>, roll: bool, config: &LogConfig) {
         let now = self.shared.clock.now();
-        if let Err(full) = self.room(writer) {
+        if let Err(full) = self.room(writer, roll) {
             self.take_back_cycle(writer, batches, Arc::new(full));
             return;
         }
@@ -220,9 +220,12 @@ impl Partition {
         self.after_commit(writer);
     }
 
-    /// Fails if what room the volume has is for cleaning up.
-    fn room(&self, writer: &Writer) -> Result<(), kaas_substrate::Error> {
-        if !self.shared.reserve.is_lent() {
+    /// Fails if what room the volume has is for cleaning up: for bytes, or for a file where one must be begun.
+    fn room(&self, writer: &Writer, roll: bool) -> Result<(), kaas_substrate::Error> {
+        let reserve = &self.shared.reserve;
+        let begins_file = roll || writer.doubtful || writer.active.is_none();
+        let is_lent = if begins_file { reserve.is_lent() } else { reserve.are_bytes_lent() };
+        if !is_lent {
             return Ok(());
         }
         let active = writer.active.as_ref();

@@ -15,7 +15,7 @@ use super::view::{decode_as, unsealed};
 pub(super) use crate::layout::META_FILE;
 use crate::layout::{PRODUCER_IDS, is_cluster_id};
 use crate::manifest::versioned::{self, FileKind};
-use crate::reserve::RESERVE_FILE;
+use crate::reserve::{RESERVE_FILE, SPARE_DIR};
 use crate::types::{Epoch, ProducerId};
 
 /// Against two brokers that are started by mistake; empty, or for people.
@@ -140,6 +140,8 @@ pub(super) fn data_strays(dir: &Path, entries: &[Entry], findings: &mut Vec<Find
             }
             EntryKind::File if name == RESERVE_FILE => {}
             kind if name == RESERVE_FILE => strays.wrong_type(&entry.name, kind, EntryKind::File),
+            EntryKind::Dir if name == SPARE_DIR => {}
+            kind if name == SPARE_DIR => strays.wrong_type(&entry.name, kind, EntryKind::Dir),
             // Where `mkfs` puts what `fsck` finds, if the data directory is a volume's root.
             EntryKind::Dir if name == "lost+found" => {}
             _ => strays.other(entry),
