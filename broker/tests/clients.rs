@@ -195,8 +195,8 @@ mod real_clients {
         assert!(time_entries >= 100, "{time_entries} entries in the time indexes");
     }
 
-    /// Runs a program that starts a real Kafka, imports its log directory, and compares kaas with it.
-    fn beside_kafka(client: &str) -> String {
+    /// Runs a program that starts the broker itself, and uses `kaas-engine`.
+    fn with_programs(client: &str) -> String {
         let kaas = env!("CARGO_BIN_EXE_kaas");
         // The other program of the workspace stands beside it; up to date, also if only this package is being tested.
         let built = Command::new(env!("CARGO"))
@@ -212,14 +212,21 @@ mod real_clients {
     /// A real Kafka's log directory, imported: every record, offset, epoch, time and committed offset is compared.
     #[test]
     fn a_kafka_is_taken_over() {
-        let answer = beside_kafka("import-kafka");
+        let answer = with_programs("import-kafka");
         assert!(answer.contains("records compared"), "{answer}");
+    }
+
+    /// Compaction under a broker that is killed again and again, and through many segments without a record.
+    #[test]
+    fn compaction_survives_sigkill() {
+        let answer = with_programs("compact-crash");
+        assert!(answer.contains("records are left"), "{answer}");
     }
 
     /// A real Kafka's cleaner and ours, three rounds on the same log: every batch and record that stays is compared.
     #[test]
     fn compaction_keeps_what_kafka_keeps() {
-        let answer = beside_kafka("compact-kafka");
+        let answer = with_programs("compact-kafka");
         assert!(answer.contains("ok"), "{answer}");
         for (what, least) in [("batches", 300), ("emptied", 50), ("horizons", 100)] {
             assert!(number(&answer, what) >= least, "{what}: {answer}");
