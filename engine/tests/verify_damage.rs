@@ -360,14 +360,3 @@ fn files_around_the_partitions_that_are_missing_empty_cut_renamed_there_twice_or
         harm(&data.path(target), data.root(), || data.verify(target));
     }
 }
-
-#[test]
-fn producer_ids_that_would_be_handed_out_again() {
-    let data = Data::new();
-    let ids = data.path("cluster/producer-ids.00000001.1.json");
-    data.assert_clean();
-    data.write_json("cluster/producer-ids.00000001.1.json", &serde_json::json!({"next_block_start": 7}));
-    data.assert_found(Kind::ProducerIdsBehind, "cluster/producer-ids.00000001.1.json");
-    std::fs::remove_file(&ids).unwrap();
-    data.assert_found(Kind::ProducerIdsBehind, "cluster");
-}

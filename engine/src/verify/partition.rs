@@ -207,6 +207,8 @@ impl<'a> PartitionCheck<'a> {
                 Epoch::new(reference.epoch).map(|epoch| FileVersion { epoch, number: reference.number }),
             );
         }
+        // Batches may be gone, and their producers known still.
+        self.counts.highest_producer = self.counts.highest_producer.max(replay.highest_expected());
         let committed = Offset(manifest.high_watermark);
         let (mut end, mut whole, mut has_tail, mut rewritten) = (start, true, false, false);
         for planned in &plan {

@@ -18,7 +18,7 @@ use crate::manifest::{PRODUCER_STATE, ProducerStateRef};
 use crate::producer_state::{
     BATCHES_KEPT, BatchMetadata, CompletedTransaction, ProducerEntry, ProducerStates, SnapshotError,
 };
-use crate::types::{Epoch, Offset, Timestamp};
+use crate::types::{Epoch, Offset, ProducerId, Timestamp};
 
 /// Differences that are told one by one.
 const DIFFERENCES_MAX: usize = 3;
@@ -110,6 +110,11 @@ impl Replay {
             }
             Err(finding) => findings.push(*finding),
         }
+    }
+
+    /// The highest producer id in the snapshots that were read.
+    pub(super) fn highest_expected(&self) -> Option<ProducerId> {
+        self.snapshots.iter().flat_map(|snapshot| snapshot.states.producers()).map(|(id, _)| id).max()
     }
 
     /// From here on the replay is not complete.
