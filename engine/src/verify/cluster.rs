@@ -121,8 +121,9 @@ pub(super) fn check_producer_ids(context: &Context<'_>, dir: &Path, highest: Pro
         Err(_) => return None,
     };
     (highest.0 >= start).then(|| {
-        let problem =
-            format!("producer id {highest} is in a log; ids below {start} are said to be handed out");
+        let problem = format!(
+            "producer id {highest} is known to a partition; ids below {start} are said to be handed out"
+        );
         Finding::new(Kind::ProducerIdsBehind, &path, problem)
     })
 }
