@@ -165,6 +165,29 @@ fn the_last_batch_of_a_producer_stays_if_need_be_without_records() {
     assert!(batches(&log)[0].0.base_offset.0 > second, "it is not the last one any more");
 }
 
+/// With `flush.messages` what stands in the active segment may be lost with the host, though it is committed.
+#[test]
+fn the_last_batch_of_a_producer_that_is_synced_stays_too() {
+    for (flush_messages, stays) in [(1, false), (1000, true)] {
+        let mut volume = compacted(Volume::local());
+        volume.config.flush_messages = flush_messages;
+        let log = volume.open();
+        let send = |sequence: i32| {
+            let producer = Some(Producer { id: ProducerId(5), epoch: 2, base_sequence: sequence });
+            let options = BatchOptions { base_timestamp: START, producer, ..Default::default() };
+            let batch = data_batch(&[compacting::record("a", Some("1"))], &options).unwrap();
+            log.append_batch(&batch).unwrap().base_offset
+        };
+        let first = send(0);
+        log.put("a", "2");
+        log.roll();
+        let last = send(1);
+        compact(&log);
+        let found = |offset| batches(&log).iter().any(|(header, _)| header.base_offset == offset);
+        assert!(found(last) && found(first) == stays, "flush.messages={flush_messages}");
+    }
+}
+
 #[test]
 fn what_is_young_or_without_a_key() {
     let mut volume = compacted(Volume::memory());

@@ -272,7 +272,8 @@ fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partitio
                 }
             }
         }
-        for batch in unacknowledged {
+        // (Nor can a retry of what was deleted be told from something new.)
+        for batch in unacknowledged.into_iter().filter(|_| log_start == 0) {
             match send(cluster, topic, partition, &batch)? {
                 Ok(offset) => {
                     topic.for_each_producer(|producer| producer.acknowledged(&batch, offset));

@@ -189,7 +189,10 @@ impl Round<'_> {
         let sources = cleanable.get(..count).unwrap_or_default();
         let producers = {
             let core = self.partition.core.lock();
-            last_batches(&core.producers, core.status.high_watermark)
+            let high_watermark = core.status.high_watermark;
+            // With `flush.messages` what is committed need not be synced, and may be lost with the host; closed segments are.
+            let is_synced = self.config.flush_messages <= 1;
+            last_batches(&core.producers, if is_synced { high_watermark } else { high_watermark.min(end) })
         };
         self.copy(sources, &map, &producers, compacted_up_to)
     }
