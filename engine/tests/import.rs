@@ -306,6 +306,9 @@ fn after_a_crash_of_kafka_the_tail_is_cut_as_it_would_cut_it() {
     assert_eq!(log.append(&["next"]).unwrap().base_offset, Offset(4));
     log.close();
     assert_clean(&target);
+    // A small file that was being written is in nobody's way.
+    kafka.put("orders-0/leader-epoch-checkpoint.tmp", b"0\n1\n0");
+    assert!(kafka.import_with(&empty(), &after_crash).unwrap().is_done);
     // What Kafka had flushed cannot be torn: that is damage.
     kafka.put("recovery-point-offset-checkpoint", b"0\n1\norders 0 6\n");
     let report = kafka.import_with(&empty(), &after_crash).unwrap();

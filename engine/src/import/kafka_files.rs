@@ -106,8 +106,9 @@ pub(super) enum FileName {
 
 impl FileName {
     pub(super) fn parse(name: &str) -> Self {
+        // A crash leaves small files under the names that they have while they are written.
         if [".deleted", ".cleaned"].iter().any(|suffix| name.ends_with(suffix))
-            || [LEADER_EPOCHS, PARTITION_METADATA].contains(&name)
+            || [LEADER_EPOCHS, PARTITION_METADATA].contains(&name.strip_suffix(".tmp").unwrap_or(name))
         {
             return Self::Ignored;
         }
@@ -349,6 +350,9 @@ mod tests {
             ("00000000000000000012.log.cleaned", FileName::Ignored),
             ("00000000000000000012.log.swap", FileName::Swap),
             ("leader-epoch-checkpoint", FileName::Ignored),
+            ("leader-epoch-checkpoint.tmp", FileName::Ignored),
+            ("partition.metadata.tmp", FileName::Ignored),
+            ("remote.tmp", FileName::Other),
             ("12.log", FileName::Other),
             ("remote_log_snapshot", FileName::Other),
         ] {

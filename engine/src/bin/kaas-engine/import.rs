@@ -114,8 +114,7 @@ fn import(args: &ImportArgs, options: &Options) -> Result<Report, Failed> {
     };
     let progress = Arc::new(Progress::default());
     interrupt::watch(Then::Stop(Arc::clone(&progress.cancelled)), || {
-        "interrupted; topics that are whole stay, and the import may be begun again (again: stop at once)"
-            .to_owned()
+        "interrupted; whole topics stay, and the import may be begun again (again: stop at once)".to_owned()
     });
     let checking =
         show("checking {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec}, {eta} left", &progress);
