@@ -5,5 +5,6 @@ pub use kaas_config as config;
 pub mod group;
 pub mod net;
 pub mod partitions;
+mod repeated;
 pub mod server;
 pub mod telemetry;

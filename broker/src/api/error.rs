@@ -175,7 +175,6 @@ pub fn read(error: &ReadError) -> Failure {
         ReadError::NotLeader { .. } => Failure::bare(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         // Not CORRUPT_MESSAGE: that tells a consumer to give up, and the volume may be repaired.
         ReadError::Storage(_) | ReadError::Damaged { .. } => {
-            tracing::error!(%error, "cannot read");
             Failure::new(ErrorCode::KAFKA_STORAGE_ERROR, error.to_string())
         }
     }

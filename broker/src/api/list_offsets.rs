@@ -1,6 +1,7 @@
 //! ListOffsets: the offset of a moment, or of the ends of the log. KIP-79, 98 (isolation), 320, 405, 734.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kaas_engine::types::Timestamp;
 use kaas_engine::{Isolation, TimeQuery};
@@ -116,8 +117,12 @@ async fn one(
         MAX_TIMESTAMP => TimeQuery::MaxTimestamp,
         timestamp => TimeQuery::At(Timestamp(timestamp)),
     };
-    let lookup = move || partition.offset_for_time(query, isolation);
-    let found = context.read_blocking(lookup).await?.map_err(|e| error::read(&e))?;
+    let looked_in = Arc::clone(&partition);
+    let lookup = move || looked_in.offset_for_time(query, isolation);
+    let found = context.read_blocking(lookup).await?.map_err(|error| {
+        broker.partitions.tell_unread(&partition, &error);
+        error::read(&error)
+    })?;
     Ok(found.map_or(NOTHING, |found| Found {
         offset: found.offset.0,
         timestamp: found.timestamp.0,

@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 use super::log::{GroupLog, GroupLogError, GroupLogs, LogFuture, OpenedLog};
 use super::state::{Record, SlotSnapshot};
+use crate::repeated::verify_hint;
 
 /// How often a slot is claimed anew because a higher epoch was found in it.
 const CLAIMS_MAX: usize = 4;
@@ -109,6 +110,10 @@ impl GroupLogs for JournalLogs {
     fn open(&self, slot: usize) -> LogFuture<OpenedLog> {
         self.blocking(slot, move |shared| shared.open(slot))
     }
+
+    fn damage_hint(&self, slot: usize) -> Option<String> {
+        Some(verify_hint(&*self.shared.substrate, &group_slot_dir(slot)))
+    }
 }
 
 impl Shared {
@@ -160,6 +165,9 @@ impl Shared {
                     | OpenError::Deposed { by: highest },
                 ) => {
                     epoch = self.epochs.advance_above(highest).map_err(unavailable)?;
+                }
+                Err(error @ (OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. })) => {
+                    return Err(GroupLogError::Damaged { slot, reason: error.to_string() });
                 }
                 Err(error) => return Err(unavailable(error.to_string())),
             }

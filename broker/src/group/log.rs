@@ -33,6 +33,9 @@ pub enum GroupLogError {
     /// The slot cannot be opened now.
     #[error("slot {slot} cannot be opened: {reason}")]
     Unavailable { slot: usize, reason: String },
+    /// What is stored is damaged.
+    #[error("slot {slot} cannot be opened: {reason}")]
+    Damaged { slot: usize, reason: String },
     /// What is stored cannot be read.
     #[error("slot {slot}: entry {entry}: {reason}")]
     Unreadable { slot: usize, entry: String, reason: String },
@@ -47,6 +50,11 @@ impl GroupLogError {
         !matches!(self, Self::NoSpace { .. } | Self::Busy { .. } | Self::Refused { .. })
     }
 
+    /// Whether what is stored is not what was stored.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Unreadable { .. } | Self::Replay { .. })
+    }
+
     /// What clients are told, as Kafka would: go and find the coordinator, or just try again.
     pub fn answer(&self) -> GroupError {
         match self {
@@ -55,6 +63,7 @@ impl GroupLogError {
             Self::NoSpace { .. }
             | Self::Busy { .. }
             | Self::Unavailable { .. }
+            | Self::Damaged { .. }
             | Self::Unreadable { .. }
             | Self::Replay { .. } => GroupError::CoordinatorNotAvailable,
         }
@@ -105,4 +114,7 @@ pub trait GroupLogs: Send + Sync {
 
     /// Takes over the slot's log at a new, higher epoch, creating it if need be, and reads it.
     fn open(&self, slot: usize) -> LogFuture<OpenedLog>;
+
+    /// What a person may do about damage in the slot's log, if there is anything.
+    fn damage_hint(&self, slot: usize) -> Option<String>;
 }

@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use kaas_engine::identity::Identity;
 use kaas_engine::leadership::ClaimError;
 use kaas_engine::types::Epoch;
 use kaas_engine::{Engine, EngineError};
-use kaas_engine::{OpenPartition, Partition, State};
+use kaas_engine::{OpenPartition, Partition, ReadError, State};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -28,6 +29,7 @@ use tracing::{debug, error, info, warn};
 use super::due::is_due;
 use super::log_config;
 use crate::config::{BrokerConfigs, EffectiveTopicConfig};
+use crate::repeated::{Repeated, verify_hint};
 
 /// How long a failure to open is remembered.
 const FAILURE_MEMORY: Duration = Duration::from_millis(250);
@@ -63,6 +65,13 @@ struct Key {
     partition: u32,
 }
 
+/// What fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Failing {
+    Opening,
+    Reading,
+}
+
 type Outcome = Result<Arc<Partition>, Arc<OpenError>>;
 
 enum Slot {
@@ -95,6 +104,8 @@ pub struct Partitions {
     taken: Mutex<HashSet<TopicId>>,
     /// The broker's layers, for the defaults of topic configs.
     layers: RwLock<Arc<BrokerConfigs>>,
+    /// Failures to open and to read.
+    failures: Repeated<(Key, Failing)>,
 }
 
 impl Partitions {
@@ -112,6 +123,7 @@ impl Partitions {
             slots: RwLock::default(),
             taken: Mutex::default(),
             layers: RwLock::new(Arc::new(layers)),
+            failures: Repeated::default(),
         }
     }
 
@@ -306,6 +318,7 @@ impl Partitions {
         match outcome {
             Ok(partition) => {
                 debug!(topic = %topic.name, partition = key.partition, epoch = %partition.epoch(), "opened");
+                self.failures.works(&(key, Failing::Opening));
                 let overrides = match slots.get(&key) {
                     Some(Slot::Opening(opening)) => Arc::clone(&opening.overrides),
                     _ => Arc::clone(&topic.config),
@@ -319,16 +332,42 @@ impl Partitions {
                 Ok(partition)
             }
             Err(error) => {
-                match &error {
-                    OpenError::Gone | OpenError::Stopping => {}
-                    error => error!(topic = %topic.name, partition = key.partition, %error, "cannot open"),
-                }
+                self.tell_unopened(key, topic, &error);
                 let error = Arc::new(error);
                 let until = Instant::now() + FAILURE_MEMORY;
                 slots.insert(key, Slot::Failed { error: Arc::clone(&error), until });
                 Err(error)
             }
         }
+    }
+
+    /// Clients try again at once and for ever, so not each attempt is worth a line.
+    fn tell_unopened(&self, key: Key, topic: &Topic, error: &OpenError) {
+        if matches!(error, OpenError::Gone | OpenError::Stopping) {
+            return;
+        }
+        let reason = error.to_string();
+        let Some(times) = self.failures.failed((key, Failing::Opening), &reason) else { return };
+        let is_damaged = matches!(error, OpenError::Engine(EngineError::Damaged { .. }));
+        let hint = is_damaged.then(|| self.verify_hint(&topic.partition_dir(key.partition)));
+        error!(topic = %topic.name, partition = key.partition, %error, hint, times, "cannot open");
+    }
+
+    /// Tells people of a read that the volume has failed, or that met damage; not each time, since clients try again.
+    pub fn tell_unread(&self, partition: &Partition, error: &ReadError) {
+        let is_damaged = matches!(error, ReadError::Damaged { .. });
+        if !is_damaged && !matches!(error, ReadError::Storage(_)) {
+            return;
+        }
+        let identity = partition.identity();
+        let key = Key { topic: TopicId(identity.topic_id), partition: identity.partition };
+        let Some(times) = self.failures.failed((key, Failing::Reading), &error.to_string()) else { return };
+        let hint = is_damaged.then(|| self.verify_hint(partition.dir()));
+        error!(topic = %identity.topic, partition = identity.partition, %error, hint, times, "cannot read");
+    }
+
+    fn verify_hint(&self, dir: &Path) -> String {
+        verify_hint(&**self.engine.substrate(), dir)
     }
 
     /// Tells open partitions what their configs have become. `topic` finds a topic by its id.
@@ -382,6 +421,7 @@ impl Partitions {
     pub(super) fn forget(&self, exists: impl Fn(TopicId) -> bool) {
         let mut slots = self.slots.write();
         slots.retain(|key, slot| !matches!(slot, Slot::Failed { .. }) || exists(key.topic));
+        self.failures.retain(|(key, _)| exists(key.topic));
         self.taken.lock().retain(|topic| exists(*topic));
     }
 

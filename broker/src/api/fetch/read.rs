@@ -171,12 +171,16 @@ async fn one(
     }
     let from = Offset(wanted.fetch_offset);
     let request = ReadRequest { from, max_bytes, at_least_one, isolation, file_ranges: true };
-    let read = partition.read(request).map_err(|e| error::read(&e))?;
+    let failed = |error: ReadError| {
+        context.broker.partitions.tell_unread(partition, &error);
+        error::read(&error)
+    };
+    let read = partition.read(request).map_err(failed)?;
     let outcome: Result<FetchedRecords, ReadError> = match read {
         Read::Ready(records) => Ok(records),
         Read::Blocking(job) => context.read_blocking(move || job.run()).await?,
     };
-    outcome.map(Have::Records).map_err(|e| error::read(&e))
+    outcome.map(Have::Records).map_err(failed)
 }
 
 /// Where the reader's log and this one part ways, if they do (KIP-595).

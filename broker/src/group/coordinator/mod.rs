@@ -27,6 +27,7 @@ use super::state::{
     JoinResponse, LeaveRequest, LeaveResponse, ListedGroup, Now, Record, Response, SlotSnapshot, SlotState,
     SyncRequest, SyncResponse, Token, slot_of,
 };
+use crate::repeated::Repeated;
 use cell::{Cell, Open, Status};
 use worker::Worker;
 
@@ -46,6 +47,15 @@ struct Shared {
     started: Instant,
     stop: watch::Sender<bool>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Slots that could not be loaded, and slots whose log has failed.
+    failures: Repeated<(usize, Failure)>,
+}
+
+/// What a slot has failed at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Failure {
+    Loading,
+    Serving,
 }
 
 impl Shared {
@@ -119,7 +129,10 @@ impl Shared {
         let (mut open, appends) = match loaded {
             Ok(loaded) => loaded,
             Err(error) => {
-                error!(slot, %error, "cannot load the groups of a slot");
+                if let Some(times) = self.failures.failed((slot, Failure::Loading), &error.to_string()) {
+                    let hint = error.is_damage().then(|| self.logs.damage_hint(slot)).flatten();
+                    error!(slot, %error, hint, times, "cannot load the groups of a slot");
+                }
                 cell.set(Status::Closed { failed: Some((error.answer(), Instant::now() + REOPEN_AFTER)) });
                 return;
             }
@@ -152,6 +165,7 @@ impl Shared {
         let machine = tokio::task::spawn_blocking(replay)
             .await
             .map_err(|error| GroupLogError::Unavailable { slot, reason: error.to_string() })??;
+        self.failures.works(&(slot, Failure::Loading));
         info!(slot, entries = count, ms = began.elapsed().as_millis(), "loaded the groups of a slot");
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut open = Open::new(slot, machine, log, sender);
@@ -202,6 +216,7 @@ impl GroupCoordinator {
             started: Instant::now(),
             stop: watch::Sender::new(false),
             tasks: Mutex::new(Vec::new()),
+            failures: Repeated::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

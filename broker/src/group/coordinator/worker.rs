@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::super::log::{GroupLog, GroupLogError, LogFuture};
 use super::super::state::{Effects, GroupError, Now, PersistId, SlotState};
 use super::cell::{Append, Cell, Open, Status};
-use super::{REOPEN_AFTER, Shared};
+use super::{Failure, REOPEN_AFTER, Shared};
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -197,7 +197,9 @@ impl Worker {
 
     /// The log is of no further use: everybody who waits is told, and the next request opens the slot anew.
     async fn failed(self, error: GroupLogError) {
-        warn!(slot = self.slot, %error, "the slot's log has failed; its groups are unloaded");
+        if let Some(times) = self.shared.failures.failed((self.slot, Failure::Serving), &error.to_string()) {
+            warn!(slot = self.slot, %error, times, "the slot's log has failed; its groups are unloaded");
+        }
         let answer = error.answer();
         self.unload(answer, Status::Closed { failed: Some((answer, Instant::now() + REOPEN_AFTER)) });
         // The log has failed already; what its closing says adds nothing.

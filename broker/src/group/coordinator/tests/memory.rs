@@ -128,4 +128,8 @@ impl GroupLogs for MemoryLogs {
             })
         })
     }
+
+    fn damage_hint(&self, _: usize) -> Option<String> {
+        None
+    }
 }
