@@ -128,8 +128,8 @@ pub use engine::Engine;
 pub use error::{AppendError, EngineError, ReadError};
 pub use log::{
     Acks, AppendOptions, AppendTicket, BlockingRead, FetchedRecords, Isolation, Maintained, OpenPartition,
-    Partition, Read, ReadRequest, RecordsPart, SegmentFile, SegmentName, State, Status, TimeQuery,
-    TimestampOffset, WatchGuard, Watcher,
+    Partition, Read, ReadRequest, RecordsPart, SegmentFile, SegmentFileName, SegmentName, State, Status,
+    TimeQuery, TimestampOffset, WatchGuard, Watcher,
 };
 pub use reserve::{MayBeNoSpace, RESERVE_FILE, Reserve, SPARE_DIR};
 pub use settings::{EngineSettings, LogConfig, TimestampPolicy};

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// Position of a record in a partition, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Offset(pub i64);
@@ -27,7 +29,8 @@ impl fmt::Display for Offset {
 /// A leader epoch: who may lead a partition (or a slot), from 1. Epoch 0 never leads anything.
 ///
 /// At most `i32::MAX`, since the wire carries it as an `int32`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
 pub struct Epoch(u32);
 
 impl Epoch {
@@ -57,6 +60,20 @@ impl Epoch {
     /// The next epoch; stays at the highest.
     pub fn next(self) -> Self {
         Self::new(self.0.saturating_add(1)).unwrap_or(self)
+    }
+}
+
+impl TryFrom<u32> for Epoch {
+    type Error = String;
+
+    fn try_from(value: u32) -> Result<Self, String> {
+        Self::new(value).ok_or_else(|| format!("{value} is no leader epoch"))
+    }
+}
+
+impl From<Epoch> for u32 {
+    fn from(epoch: Epoch) -> Self {
+        epoch.0
     }
 }
 

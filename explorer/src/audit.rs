@@ -36,8 +36,6 @@ const COMPACTION_STEPS_MAX: u64 = 60_000;
 fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
     match kind {
         Kind::TornTail | Kind::ClaimDamaged => true,
-        // Derived, written without a look at the fence, and checked before it is used: a deposed leader may write it anew.
-        Kind::IndexMissing | Kind::IndexDamaged => true,
         // Its claimant found a later one, which has come to nothing since, and took its file back.
         Kind::ClaimMissing => true,
         // Taken back, as there was no room.

@@ -36,6 +36,12 @@ impl Partition {
                     let _ = self.sync_or_poison(writer);
                 }
             }
+            Request::Reindex { segment, images } => {
+                if let Err(error) = self.reindex_now(writer, &segment, &images) {
+                    tracing::warn!(segment = %segment.name, dir = %self.dir.display(), %error,
+                        "index files cannot be written anew; reads go on walking through the log");
+                }
+            }
             Request::Compactable { done } => {
                 let outcome = self.compactable_now(writer);
                 self.answer(done, outcome);
@@ -244,7 +250,7 @@ impl Partition {
         let bytes = gone.iter().map(|segment| segment.bytes()).sum();
         for segment in &gone {
             segment.close();
-            writer.garbage.extend(SegmentFile::ALL.into_iter().map(|file| segment.path(file)));
+            writer.garbage.extend(segment.paths());
         }
         writer.remove_replaced();
         self.remove_garbage(writer)?;
@@ -360,7 +366,7 @@ impl Partition {
         }
         if let Some(active) = writer.active.take_if(|active| active.position() == 0) {
             // Empty, but for what a failed write may have left: nothing refers to it.
-            writer.garbage.extend(SegmentFile::ALL.into_iter().map(|file| active.segment.path(file)));
+            writer.garbage.extend(active.segment.paths());
             let mut segments = self.segments.write();
             *segments = Arc::new(segments.iter().filter(|segment| segment.bytes() > 0).cloned().collect());
         }

@@ -13,7 +13,8 @@ use super::staging::Staged;
 use crate::batch::BatchHeader;
 use crate::error::EngineError;
 use crate::identity::Identity;
-use crate::log::indexes::{IndexImages, LogIndexes};
+use crate::log::index_files::write_index_files;
+use crate::log::indexes::LogIndexes;
 use crate::log::names::{SegmentFile, SegmentName};
 use crate::log::segment::{OpenSegment, Segment};
 use crate::manifest::versioned::{self, FileKind, FileVersion};
@@ -76,11 +77,20 @@ pub(crate) enum Boundary {
 }
 
 /// The versions of each kind of file that a leader rewrites.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Numbers {
     manifest: Number,
     checkpoint: Number,
     producer_state: Number,
+    index_files: Number,
+}
+
+impl Default for Numbers {
+    fn default() -> Self {
+        let (manifest, checkpoint, producer_state) = Default::default();
+        // Recovery has used the first one.
+        Self { manifest, checkpoint, producer_state, index_files: Number { tried: 1, written: 1 } }
+    }
 }
 
 /// The version numbers of one kind of file; a leader counts from 1. None is used twice: a write that failed may have had
@@ -256,9 +266,10 @@ impl Writer {
     pub(crate) fn extend_index_files(&mut self) -> Result<IndexLengths, kaas_substrate::Error> {
         let Some(active) = &mut self.active else { return Ok(IndexLengths::default()) };
         let images = active.open.indexes.lock().images();
-        let lengths = write_index_files(&*self.substrate, &active.segment, &images, &active.index_files)?;
-        active.index_files = lengths;
-        Ok(lengths)
+        let name = active.segment.name;
+        let files = write_index_files(&*self.substrate, &self.dir, name, None, &images, &active.index_files)?;
+        active.index_files = files.lengths;
+        Ok(files.lengths)
     }
 
     /// Writes the index files of the rolled segments. They are derived data: a later reader that finds them short
@@ -267,10 +278,16 @@ impl Writer {
         for segment in &self.unsealed {
             let Some(open) = segment.opened() else { continue };
             let images = open.indexes.lock().images();
-            let lengths = write_index_files(&*self.substrate, segment, &images, &IndexLengths::default())?;
-            segment.set_index_files(lengths);
+            let none = IndexLengths::default();
+            let files = write_index_files(&*self.substrate, &self.dir, segment.name, None, &images, &none)?;
+            segment.set_index_files(files);
         }
         Ok(())
+    }
+
+    /// Whose index files those are that are to be written anew.
+    pub(crate) fn next_index_version(&mut self) -> FileVersion {
+        self.numbers.index_files.next(self.epoch)
     }
 
     /// Writes a producer snapshot. Durable on return.
@@ -391,38 +408,6 @@ impl Writer {
             keep(PRODUCER_STATE, oldest);
         }
     }
-}
-
-/// Brings a segment's index files up to `images`; what `written` says is there already is not written again.
-pub(crate) fn write_index_files(
-    substrate: &dyn Substrate,
-    segment: &Segment,
-    images: &IndexImages,
-    written: &IndexLengths,
-) -> Result<IndexLengths, kaas_substrate::Error> {
-    let write = |file: SegmentFile, image: &[u8], done: u64| -> Result<u64, kaas_substrate::Error> {
-        let length = image.len() as u64;
-        if length == done {
-            return Ok(length);
-        }
-        let path = segment.path(file);
-        let mode = if done > 0 { OpenMode::Write } else { OpenMode::CreateNew };
-        let open = match substrate.open(&path, mode) {
-            // Left over from an attempt that failed half way.
-            Err(error) if error.is_exists() => substrate.open(&path, OpenMode::Write)?,
-            other => other?,
-        };
-        let from = usize::try_from(done).unwrap_or(usize::MAX).min(image.len());
-        open.write_all_at(&[IoSlice::new(image.get(from..).unwrap_or_default())], done)?;
-        open.set_length(length)?;
-        open.sync_data()?;
-        Ok(length)
-    };
-    Ok(IndexLengths {
-        offset_index_bytes: write(SegmentFile::OffsetIndex, &images.offset, written.offset_index_bytes)?,
-        time_index_bytes: write(SegmentFile::TimeIndex, &images.time, written.time_index_bytes)?,
-        txn_index_bytes: write(SegmentFile::TxnIndex, &images.txn, written.txn_index_bytes)?,
-    })
 }
 
 /// Milliseconds from one timestamp to another; 0 if either is none.

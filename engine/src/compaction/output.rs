@@ -12,9 +12,9 @@ use kaas_substrate::{File, OpenMode, Substrate};
 
 use super::Throttle;
 use crate::batch::BatchHeader;
-use crate::commit::writer::write_index_files;
 use crate::error::EngineError;
 use crate::index::AbortedTransaction;
+use crate::log::index_files::write_index_files;
 use crate::log::indexes::LogIndexes;
 use crate::log::names::{SegmentFile, SegmentName};
 use crate::log::segment::{Segment, SegmentState};
@@ -95,13 +95,12 @@ impl<'a> Output<'a> {
         if !planted(Bug::NoSyncOfRewritten) {
             self.file.sync_data()?;
         }
-        let segment = Segment::rewritten(self.name, self.volume.dir, self.state, leader_epochs);
         let images = self.indexes.images();
         let Volume { substrate, dir, .. } = self.volume;
-        let lengths = write_index_files(substrate, &segment, &images, &IndexLengths::default())?;
-        segment.set_index_files(lengths);
+        let files = write_index_files(substrate, dir, self.name, None, &images, &IndexLengths::default())?;
         substrate.sync_dir(dir)?;
-        Ok(Arc::new(segment))
+        let state = SegmentState { index_files: Some(files), ..self.state };
+        Ok(Arc::new(Segment::rewritten(self.name, dir, state, leader_epochs)))
     }
 }
 

@@ -101,7 +101,7 @@ pub(crate) fn groups(segments: &[Arc<Segment>], config: &LogConfig) -> Vec<Range
     let (mut bytes, mut offset_index, mut time_index, mut base) = (0_u64, 0_u64, 0_u64, 0_i64);
     for (at, segment) in segments.iter().enumerate() {
         let state = segment.state();
-        let lengths = state.index_files.unwrap_or_default();
+        let lengths = state.index_files.unwrap_or_default().lengths;
         bytes = bytes.saturating_add(state.bytes);
         offset_index = offset_index.saturating_add(lengths.offset_index_bytes);
         time_index = time_index.saturating_add(lengths.time_index_bytes);

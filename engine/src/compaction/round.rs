@@ -122,7 +122,7 @@ impl Partition {
     }
 
     /// The largest timestamp of a segment's first batch.
-    fn first_timestamp(&self, segment: &Arc<Segment>) -> Result<Option<Timestamp>, EngineError> {
+    fn first_timestamp(self: &Arc<Self>, segment: &Arc<Segment>) -> Result<Option<Timestamp>, EngineError> {
         let open = self.open_segment(segment)?;
         Ok(header_at(&*open.file, 0)?.ok().map(|header| header.max_timestamp))
     }
@@ -157,7 +157,7 @@ impl Partition {
     }
 
     /// Every aborted transaction that may have batches below `end`.
-    fn aborted_below(&self, end: Offset) -> Result<Vec<AbortedTransaction>, EngineError> {
+    fn aborted_below(self: &Arc<Self>, end: Offset) -> Result<Vec<AbortedTransaction>, EngineError> {
         let mut aborted = Vec::new();
         let segments = Arc::clone(&*self.segments.read());
         // Markers of transactions that began below may lie in any later segment.
@@ -207,7 +207,8 @@ impl Round<'_> {
         let limits = DecodeLimits::default();
         for segment in segments.iter().filter(|segment| segment.end_offset() > first_dirty) {
             let open = self.partition.open_segment(segment)?;
-            let position = open.indexes.lock().position_of(first_dirty);
+            let hint = open.indexes.lock().lookup(first_dirty);
+            let position = self.partition.start_of_walk(segment, &open, hint)?;
             let mut batches = self.batches(segment, position)?;
             while let Some((header, batch)) = batches.next()? {
                 if header.is_control() {

@@ -23,7 +23,6 @@ use crate::commit::housekeeping::pinned;
 use crate::commit::writer::Writer;
 use crate::completion::Ticket;
 use crate::error::EngineError;
-use crate::log::names::SegmentFile;
 use crate::log::partition::{Partition, Request};
 use crate::log::segment::Segment;
 use crate::planted::{Bug, planted};
@@ -76,11 +75,10 @@ impl Partition {
         exchange: &Exchange,
     ) -> Result<Exchanged, EngineError> {
         let Exchange { sources, output, first_dirty } = exchange;
-        let files = |segment: &Arc<Segment>| SegmentFile::ALL.map(|file| segment.path(file)).into_iter();
         let segments = Arc::clone(&*self.segments.read());
         let wanted = self.config().compact.then(|| replaced(&segments, sources, output)).flatten();
         let Some(list) = wanted else {
-            writer.garbage.extend(files(output));
+            writer.garbage.extend(output.paths());
             return Ok(Exchanged::NotWanted);
         };
         if let Some(last) = sources.last() {
@@ -90,14 +88,14 @@ impl Partition {
         let compacted = first_dirty.map_or(before, |offset| offset.0.max(before));
         writer.manifest.first_dirty_offset = compacted;
         if planted(Bug::UnlinkCompacted) {
-            writer.garbage.extend(sources.iter().flat_map(files));
+            writer.garbage.extend(sources.iter().flat_map(|source| source.paths()));
             self.unlink_garbage(writer);
         }
         let still_leading = || if planted(Bug::ExchangeWithoutFence) { Ok(()) } else { self.still_leading() };
         let settled = self.write_manifest_of(writer, &list, false).and_then(|()| still_leading());
         if let Err(error) = settled {
             writer.manifest.first_dirty_offset = before;
-            writer.unsettled.extend(files(output));
+            writer.unsettled.extend(output.paths());
             return Err(error);
         }
         let end = output.end_offset();
@@ -105,7 +103,7 @@ impl Partition {
         self.tail.lock().forget_below(end);
         for source in sources {
             source.close();
-            writer.garbage.extend(files(source));
+            writer.garbage.extend(source.paths());
         }
         writer.remove_replaced();
         if planted(Bug::ExchangeWithoutFence) {

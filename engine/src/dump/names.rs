@@ -1,5 +1,6 @@
 //! What a file of a data directory is, told by its name.
 
+use crate::log::SegmentFileName;
 use crate::types::Offset;
 
 /// What a file is.
@@ -27,16 +28,11 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Tells by the name. Segments are named as [`SegmentName`] says, or without the epoch as Kafka's.
-    ///
-    /// [`SegmentName`]: crate::SegmentName
+    /// Tells by the name. Files of segments have the names of kaas ([`SegmentFileName`]), or only a base offset as Kafka's.
     pub fn of(name: &str) -> Self {
         let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
-        let base = match *stem.split('-').collect::<Vec<_>>() {
-            [_, base] | [_, base, _] => base,
-            _ => stem,
-        };
-        let base_offset = (base.len() == 20).then(|| base.parse().ok()).flatten().map(Offset);
+        let kafkas = (stem.len() == 20).then(|| stem.parse().ok()).flatten().map(Offset);
+        let base_offset = SegmentFileName::parse(name).map(|file| file.segment.base_offset).or(kafkas);
         match (extension, base_offset) {
             ("log", Some(_)) => Self::Log,
             ("index", Some(base_offset)) => Self::OffsetIndex { base_offset },
@@ -80,6 +76,10 @@ mod tests {
         assert_eq!(FileKind::of("00000000000000001234.index"), FileKind::OffsetIndex { base_offset });
         assert_eq!(
             FileKind::of("0000001f-00000000000000001234.timeindex"),
+            FileKind::TimeIndex { base_offset }
+        );
+        assert_eq!(
+            FileKind::of("0000001f-00000000000000001234.00000020.1.timeindex"),
             FileKind::TimeIndex { base_offset }
         );
         assert_eq!(FileKind::of("00000000000000001234.txnindex"), FileKind::TxnIndex { base_offset });

@@ -23,7 +23,8 @@ use crate::log::indexes::IndexImages;
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::versioned::{self, FileVersion};
 use crate::manifest::{
-    IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry, owned,
+    IndexFiles, IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef,
+    SegmentEntry, owned,
 };
 use crate::types::{Epoch, Offset};
 
@@ -370,7 +371,7 @@ impl Sink for PartitionSink<'_> {
             max_timestamp: segment.max_timestamp.0,
             offset_of_max_timestamp: segment.offset_of_max_timestamp.0,
             batch_crcs: segment.batch_crcs,
-            indexes: Some(lengths),
+            indexes: Some(IndexFiles { version: None, lengths }),
             leader_epochs: epochs
                 .map(|(epoch, start)| LeaderEpoch { epoch: *epoch, start_offset: *start })
                 .collect(),

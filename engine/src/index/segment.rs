@@ -6,7 +6,7 @@
 //! so far, if that has grown; closing adds it once more.
 
 use super::error::IndexError;
-use super::offset::OffsetIndex;
+use super::offset::{OffsetIndex, OffsetPosition};
 use super::time::{TimeIndex, TimestampOffset};
 use crate::batch::BatchHeader;
 use crate::types::{Offset, Timestamp};
@@ -130,7 +130,12 @@ impl SegmentIndexes {
     /// The scan skips batches for which [`may_answer`] is false, and looks into each other one with
     /// [`crate::batch::first_record_at_or_after`] until that finds a record.
     pub fn position_of_time(&self, target: Timestamp, from: Offset) -> u64 {
-        self.position_of(self.times.lookup(target).offset.max(from))
+        self.lookup_time(target, from).position
+    }
+
+    /// As [`Self::position_of_time`], with the last offset of the batch that begins there.
+    pub fn lookup_time(&self, target: Timestamp, from: Offset) -> OffsetPosition {
+        self.offsets.lookup(self.times.lookup(target).offset.max(from))
     }
 }
 

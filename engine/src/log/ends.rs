@@ -123,7 +123,7 @@ pub(super) fn check_end(substrate: &dyn Substrate, segment: &Segment) -> Result<
 
 /// The position of the last entry of the offset index, if it can be read.
 fn last_indexed(substrate: &dyn Substrate, segment: &Segment) -> Option<u64> {
-    let length = segment.state().index_files?.offset_index_bytes;
+    let length = segment.state().index_files?.lengths.offset_index_bytes;
     let at = length.checked_sub(OffsetIndex::ENTRY_BYTES as u64)?;
     let file = substrate.open(&segment.path(SegmentFile::OffsetIndex), OpenMode::Read).ok()?;
     let mut entry = [0; OffsetIndex::ENTRY_BYTES];

@@ -109,14 +109,9 @@ impl LogIndexes {
         self.segment.offsets().lookup(offset)
     }
 
-    /// From where to walk to the batch that holds `offset`.
-    pub(crate) fn position_of(&self, offset: Offset) -> u64 {
-        self.segment.position_of(offset)
-    }
-
-    /// From where to walk to the first record at or behind `from` that is at least as late as `target`.
-    pub(crate) fn position_of_time(&self, target: Timestamp, from: Offset) -> u64 {
-        self.segment.position_of_time(target, from)
+    /// Where the indexes say to look for the first record at or behind `from` that is at least as late as `target`.
+    pub(crate) fn lookup_time(&self, target: Timestamp, from: Offset) -> OffsetPosition {
+        self.segment.lookup_time(target, from)
     }
 
     /// The last batch boundary that is known at or before byte `position`, of a batch below `limit`; with the last

@@ -2,6 +2,7 @@
 
 mod append;
 pub(crate) mod ends;
+pub(crate) mod index_files;
 pub(crate) mod indexes;
 pub(crate) mod names;
 pub(crate) mod open;
@@ -10,6 +11,7 @@ mod query;
 mod reader;
 mod rebuild;
 pub(crate) mod recovery;
+mod reindex;
 mod rewrite;
 pub(crate) mod scan;
 pub(crate) mod segment;
@@ -18,7 +20,7 @@ pub(crate) mod tail;
 mod watch;
 
 pub use append::{Acks, AppendOptions, AppendTicket};
-pub use names::{SegmentFile, SegmentName};
+pub use names::{SegmentFile, SegmentFileName, SegmentName};
 pub use open::OpenPartition;
 pub use partition::{Maintained, Partition};
 pub use query::{TimeQuery, TimestampOffset};

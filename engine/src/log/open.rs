@@ -15,14 +15,14 @@
 //! A clean close pins everything: nothing is scanned. Otherwise the scan begins at the last recovery checkpoint,
 //! at most `checkpoint_distance_bytes` before the end of what was written.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kaas_substrate::{EntryKind, Substrate, TEMPORARY_PREFIX};
 
-use super::names::{SegmentFile, SegmentName};
+use super::names::{SegmentFile, SegmentFileName, SegmentName};
 use super::partition::{Core, Partition};
 use super::recovery::{Recovered, recover};
 use super::segment::Segment;
@@ -62,7 +62,7 @@ pub(crate) struct Listing {
     /// Segments whose `.log` is there.
     pub(crate) logs: BTreeSet<SegmentName>,
     /// Every file of a segment.
-    segment_files: Vec<(SegmentName, SegmentFile)>,
+    segment_files: Vec<SegmentFileName>,
     /// What crashes left of files that were being written.
     temporary: Vec<PathBuf>,
 }
@@ -77,10 +77,10 @@ impl Listing {
             }
             if name.starts_with(TEMPORARY_PREFIX) {
                 listing.temporary.push(dir.join(OsStr::new(name)));
-            } else if let Some((segment, file)) = SegmentName::parse(name) {
-                listing.segment_files.push((segment, file));
-                if file == SegmentFile::Log {
-                    listing.logs.insert(segment);
+            } else if let Some(file) = SegmentFileName::parse(name) {
+                listing.segment_files.push(file);
+                if file.file == SegmentFile::Log {
+                    listing.logs.insert(file.segment);
                 }
             }
         }
@@ -157,7 +157,7 @@ fn inherit(
     }
     let listing = Listing::read(substrate, dir)?;
     // Where it has to write what it found again, a full volume must not keep it from that.
-    let recover = || recover(shared, dir, identity, &listing, manifest.as_ref(), config);
+    let recover = || recover(shared, dir, identity, epoch, &listing, manifest.as_ref(), config);
     let recovered = shared.reserve.with(recover)?;
     if !planted(Bug::InheritedNotDurable) {
         make_durable(shared, dir, &recovered)?;
@@ -289,16 +289,14 @@ fn assemble(
 }
 
 /// Files that no later leader needs once this one's manifest is durable: segments outside of the view, index files
-/// without a log, temporary files.
+/// without a log, or in whose place others have been written, temporary files.
 fn garbage(dir: &Path, listing: &Listing, view: &[Arc<Segment>]) -> Vec<PathBuf> {
-    let used: BTreeSet<SegmentName> = view.iter().map(|segment| segment.name).collect();
-    listing
-        .segment_files
-        .iter()
-        .filter(|(name, _)| !used.contains(name))
-        .map(|(name, file)| name.path(dir, *file))
-        .chain(listing.temporary.iter().cloned())
-        .collect()
+    let view: BTreeMap<SegmentName, &Arc<Segment>> =
+        view.iter().map(|segment| (segment.name, segment)).collect();
+    let is_used =
+        |file: &&SegmentFileName| view.get(&file.segment).is_some_and(|segment| segment.has_file(file));
+    let unused = listing.segment_files.iter().filter(|file| !is_used(file));
+    unused.map(|file| file.path(dir)).chain(listing.temporary.iter().cloned()).collect()
 }
 
 impl Default for Manifest {

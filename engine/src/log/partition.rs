@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::indexes::IndexImages;
 use super::segment::Segment;
 use super::status::{State, Status};
 use super::tail::Tail;
@@ -89,6 +90,7 @@ pub(crate) enum Request {
     DeleteRecords { before: Option<Offset>, done: Completion<Result<Offset, EngineError>> },
     Maintain { done: Completion<Result<Maintained, EngineError>> },
     Flush,
+    Reindex { segment: Arc<Segment>, images: IndexImages },
     Compactable { done: Completion<Result<Compactable, EngineError>> },
     Exchange { exchange: Box<Exchange>, done: Completion<Result<Exchanged, EngineError>> },
     Close { done: Completion<Result<(), EngineError>> },
@@ -314,7 +316,7 @@ impl Request {
             Self::Exchange { done, .. } => done.complete(Err(error)),
             // Closing what has ended already is no failure.
             Self::Close { done } | Self::Abandon { done } => done.complete(Ok(())),
-            Self::Flush => {}
+            Self::Flush | Self::Reindex { .. } => {}
         }
     }
 }

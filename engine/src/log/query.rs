@@ -41,7 +41,7 @@ impl Partition {
     /// The committed record that a question about time asks for, decided record by record; `None` if there is
     /// none. Blocks.
     pub fn offset_for_time(
-        &self,
+        self: &Arc<Self>,
         query: TimeQuery,
         isolation: Isolation,
     ) -> Result<Option<TimestampOffset>, ReadError> {
@@ -60,7 +60,7 @@ impl Partition {
     }
 
     fn first_at(
-        &self,
+        self: &Arc<Self>,
         segments: &SegmentList,
         target: Timestamp,
         from: Offset,
@@ -89,7 +89,7 @@ impl Partition {
     }
 
     fn max_timestamp(
-        &self,
+        self: &Arc<Self>,
         segments: &SegmentList,
         from: Offset,
         limit: Offset,
@@ -123,7 +123,7 @@ impl Partition {
     }
 
     fn largest_by_scan<'a>(
-        &self,
+        self: &Arc<Self>,
         segments: &'a SegmentList,
         from: Offset,
         limit: Offset,
@@ -155,7 +155,7 @@ impl Partition {
     /// The first batch of a segment, between `from` and `limit`, that `wanted` accepts. With a timestamp, batches
     /// that the time index knows to be earlier are skipped.
     fn find_batch(
-        &self,
+        self: &Arc<Self>,
         segment: &Arc<Segment>,
         timestamp: Option<Timestamp>,
         from: Offset,
@@ -163,13 +163,14 @@ impl Partition {
         mut wanted: impl FnMut(&BatchHeader) -> bool,
     ) -> Result<Option<Place>, ReadError> {
         let open = self.open_segment(segment)?;
-        let start = {
+        let hint = {
             let indexes = open.indexes.lock();
             match timestamp {
-                Some(timestamp) => indexes.position_of_time(timestamp, from),
-                None => indexes.position_of(from),
+                Some(timestamp) => indexes.lookup_time(timestamp, from),
+                None => indexes.lookup(from),
             }
         };
+        let start = self.start_of_walk(segment, &open, hint)?;
         let mut scanner = BatchScanner::new(&*open.file, start, segment.bytes(), Check::Headers);
         loop {
             match scanner.next()? {

@@ -12,8 +12,9 @@ use kaas_substrate::{ErrorClass, File};
 
 use super::names::SegmentFile;
 use super::partition::{Partition, SegmentList};
+use super::reindex::earlier;
 use super::scan::{BatchScanner, Check, Scanned, header_at};
-use super::segment::{OpenSegment, Segment};
+use super::segment::{OpenSegment, Opened, Segment, Unusable};
 use super::status::Status;
 use crate::batch::{BatchHeader, HEADER_BYTES};
 use crate::error::ReadError;
@@ -230,7 +231,15 @@ impl BlockingRead {
         let ReadRequest { max_bytes, at_least_one, file_ranges, .. } = self.request;
         let open = self.partition.open_segment(segment)?;
         let hint = open.indexes.lock().lookup(from);
-        let Some((start, first)) = first_batch(&*open.file, hint, from, segment)? else {
+        let found = match first_batch(&*open.file, hint, from, segment)? {
+            First::WrongHint => {
+                self.partition.offset_index_is_wrong(segment, hint);
+                let start = OffsetPosition { offset: segment.base_offset(), position: 0 };
+                first_batch(&*open.file, start, from, segment)?
+            }
+            found => found,
+        };
+        let First::Batch(start, first) = found else {
             // Nothing would ever come here for a reader that waits.
             let reason =
                 format!("no batch goes beyond offset {from}, though the segment counts up to further on");
@@ -247,7 +256,7 @@ impl BlockingRead {
             return Ok(Reached { end: from, has_records: false });
         }
         if file_ranges
-            && let Some((end, end_offset)) = range_end(&open, start, max_bytes, self.limit)?
+            && let Some((end, end_offset)) = self.range_end(segment, &open, start)?
             && let Ok(length) = usize::try_from(end - start)
             && length >= self.partition.shared.settings.file_range_bytes_min
         {
@@ -261,6 +270,27 @@ impl BlockingRead {
             return Ok(Reached { end: first.next_offset(), has_records: first.record_count > 0 });
         }
         self.read_into_memory(segment, &open, start, &first, fetched)
+    }
+
+    /// The furthest batch boundary that the index knows within reach of `start`, with everything before it below the limit;
+    /// and the offset of the batch there. `None` without one, or if the index is wrong about it.
+    fn range_end(
+        &self,
+        segment: &Arc<Segment>,
+        open: &OpenSegment,
+        start: u64,
+    ) -> Result<Option<(u64, Offset)>, ReadError> {
+        let furthest = start.saturating_add(self.request.max_bytes as u64);
+        let limit = if planted(Bug::RangePastCommitted) { Offset(i64::MAX) } else { self.limit };
+        let boundary = open.indexes.lock().boundary(furthest, limit);
+        let Some(entry) = boundary.filter(|entry| entry.position > start) else { return Ok(None) };
+        let there = header_at(&*open.file, entry.position)?
+            .ok()
+            .filter(|header| header.last_offset() == entry.offset);
+        if there.is_none() {
+            self.partition.offset_index_is_wrong(segment, entry);
+        }
+        Ok(there.map(|header| (entry.position, header.base_offset)))
     }
 
     /// Reads whole batches into memory, as many as fit; `first`, at `start`, does.
@@ -338,46 +368,62 @@ impl Partition {
     }
 
     /// A segment's file and indexes. Blocks.
-    pub(crate) fn open_segment(&self, segment: &Arc<Segment>) -> Result<Arc<OpenSegment>, ReadError> {
+    pub(crate) fn open_segment(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+    ) -> Result<Arc<OpenSegment>, ReadError> {
         let interval_bytes = self.config().index_interval_bytes;
         let segments = Arc::clone(&*self.segments.read());
-        // The list may have been replaced since by one where another segment covers this one.
-        let before = segments.partition_point(|other| other.end_offset() <= segment.base_offset());
-        let earlier = segments.get(..before).unwrap_or_default();
-        segment.open(&*self.shared.substrate, &self.shared.open_segments, interval_bytes, earlier)
+        let (substrate, cache) = (&*self.shared.substrate, &self.shared.open_segments);
+        let Opened { open, rebuilt } =
+            segment.open(substrate, cache, interval_bytes, earlier(&segments, segment))?;
+        match rebuilt {
+            None => {}
+            Some(Unusable::Unwritten) => self.indexes_were_rebuilt(segment, &open, None),
+            Some(Unusable::Bad(reason)) => self.indexes_were_rebuilt(segment, &open, Some(&reason)),
+        }
+        Ok(open)
     }
 }
 
-/// The first batch of a segment that ends behind `from`: where it stands, and its header. `hint` is where the index says to
-/// look from; where no batch with that last offset stands the index is wrong, and the walk begins at the segment's start.
+/// Where a walk to a batch has come to.
+enum First {
+    /// Where the batch stands, and its header.
+    Batch(u64, BatchHeader),
+    /// There is none.
+    Nothing,
+    /// No batch with the last offset that the index says stands where the walk was to begin.
+    WrongHint,
+}
+
+/// The first batch of a segment that ends behind `from`. `hint` is where the index says to look from.
 fn first_batch(
     file: &dyn File,
     hint: OffsetPosition,
     from: Offset,
     segment: &Segment,
-) -> Result<Option<(u64, BatchHeader)>, ReadError> {
-    let start = OffsetPosition { offset: segment.base_offset(), position: 0 };
+) -> Result<First, ReadError> {
     let mut scanner = BatchScanner::new(file, hint.position, segment.bytes(), Check::Headers);
-    let mut expected = (hint.position == 0).then_some(start.offset);
+    let mut expected = (hint.position == 0).then_some(segment.base_offset());
     loop {
         let scanned = scanner.next()?;
         if expected.is_none() {
             let is_right =
                 matches!(&scanned, Scanned::Batch { header, .. } if header.last_offset() == hint.offset);
             if !is_right {
-                return first_batch(file, start, from, segment);
+                return Ok(First::WrongHint);
             }
         }
         let (position, header) = match scanned {
             Scanned::Batch { position, header } => (position, header),
-            Scanned::End => return Ok(None),
+            Scanned::End => return Ok(First::Nothing),
             Scanned::Torn { position, reason } => return Err(damaged(segment, position, reason)),
         };
         if let Some(reason) = expected.and_then(|expected| misplaced(segment, expected, &header)) {
             return Err(damaged(segment, position, reason));
         }
         if header.last_offset() >= from {
-            return Ok(Some((position, header)));
+            return Ok(First::Batch(position, header));
         }
         expected = Some(header.next_offset());
     }
@@ -405,20 +451,4 @@ pub(crate) fn read_batch(
         return Err(damaged(segment, position, reason));
     }
     Ok(Bytes::from(bytes))
-}
-
-/// The furthest batch boundary that the index knows within `max_bytes` of `start`, with everything before it below
-/// `limit`; and the offset of the batch there. `None` without one, or if the index is wrong about it.
-fn range_end(
-    open: &OpenSegment,
-    start: u64,
-    max_bytes: usize,
-    limit: Offset,
-) -> Result<Option<(u64, Offset)>, ReadError> {
-    let limit = if planted(Bug::RangePastCommitted) { Offset(i64::MAX) } else { limit };
-    let boundary = open.indexes.lock().boundary(start.saturating_add(max_bytes as u64), limit);
-    let Some(entry) = boundary.filter(|entry| entry.position > start) else { return Ok(None) };
-    let there =
-        header_at(&*open.file, entry.position)?.ok().filter(|header| header.last_offset() == entry.offset);
-    Ok(there.map(|header| (entry.position, header.base_offset)))
 }

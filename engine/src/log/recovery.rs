@@ -7,19 +7,21 @@ use bytes::Bytes;
 use kaas_substrate::{File, OpenMode, read_small};
 
 use super::ends::{check_beginning, check_end, check_last};
+use super::index_files::{read_index_files, write_index_files};
 use super::indexes::LogIndexes;
 use super::names::{SegmentFile, SegmentName};
 use super::open::Listing;
 use super::rewrite::Rewriter;
 use super::scan::{BatchScanner, Check, Scanned};
-use super::segment::{Segment, SegmentState, read_index_files, replace_index_files};
+use super::segment::{Segment, SegmentState};
 use crate::batch::{BatchHeader, EndMarker, read_marker};
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::identity::Identity;
 use crate::manifest::versioned::{FileVersion, VersionedError};
 use crate::manifest::{
-    CHECKPOINT, Checkpoint, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry, owned,
+    CHECKPOINT, Checkpoint, IndexFiles, IndexLengths, Manifest, PRODUCER_STATE, ProducerStateRef,
+    SegmentEntry, owned,
 };
 use crate::planted::{Bug, planted};
 use crate::producer_state::ProducerStates;
@@ -50,12 +52,14 @@ struct Cursor {
     producers: ProducerStates,
 }
 
-/// Finds what counts in `dir`. Reads uncached; writes index files, which are derived, and, where only that makes them
-/// durable, the batches that were found to count, as they are (see [`super::rewrite`]).
+/// Finds what counts in `dir`, for the leader of `leader`. Reads uncached; writes index files, which are derived, under
+/// names of its own, and, where only that makes them durable, the batches that were found to count, as they are (see
+/// [`super::rewrite`]).
 pub(crate) fn recover(
     shared: &Shared,
     dir: &Path,
     identity: &Identity,
+    leader: Epoch,
     listing: &Listing,
     manifest: Option<&Manifest>,
     config: &LogConfig,
@@ -74,7 +78,7 @@ pub(crate) fn recover(
     let mut checkpoint = read_checkpoint(shared, dir, identity, known, unpinned.first())?;
     for (index, name) in unpinned.iter().enumerate() {
         let resume = checkpoint.take().and_then(|checkpoint| resume(shared, dir, *name, checkpoint, config));
-        let segment = scan_segment(shared, dir, *name, resume, known.epoch, config, &mut cursor)?;
+        let found = scan_segment(shared, dir, *name, resume, known.epoch, config, &mut cursor)?;
         if let Some(next) = unpinned.get(index + 1)
             && next.base_offset != cursor.expected
         {
@@ -85,7 +89,14 @@ pub(crate) fn recover(
             );
             return Err(EngineError::Damaged { path, reason });
         }
-        if let Some(segment) = segment {
+        if let Some((mut state, indexes)) = found {
+            let (version, none) = (FileVersion { epoch: leader, number: 1 }, IndexLengths::default());
+            // Derived, and checked when it is used: a failure costs a later reader a walk through the log.
+            state.index_files =
+                write_index_files(&*shared.substrate, dir, *name, Some(version), &indexes.images(), &none)
+                    .inspect_err(|error| tracing::warn!(segment = %name, %error, "cannot write index files"))
+                    .ok();
+            let segment = Arc::new(Segment::closed(*name, dir, state));
             scanned.push(Arc::clone(&segment));
             segments.push(segment);
         }
@@ -245,7 +256,8 @@ fn resume(
     config: &LogConfig,
 ) -> Option<Resume> {
     let interval = config.index_interval_bytes;
-    let (indexes, indexed_bytes) = read_index_files(name, dir, &*shared.substrate, &checkpoint.indexes)
+    let files = IndexFiles { version: None, lengths: checkpoint.indexes };
+    let (indexes, indexed_bytes) = read_index_files(&*shared.substrate, dir, name, &files)
         .and_then(|images| {
             LogIndexes::resume(name.base_offset, interval, &images, checkpoint.position)
                 .map_err(|error| error.to_string())
@@ -266,7 +278,7 @@ fn resume(
     Some(Resume { state, indexes, indexed_bytes, producers })
 }
 
-/// Scans a segment to its end and moves the cursor there; `None` if there is nothing in it that counts.
+/// Scans a segment to its end and moves the cursor there: what counts of it, and its indexes; `None` if nothing does.
 fn scan_segment(
     shared: &Shared,
     dir: &Path,
@@ -275,7 +287,7 @@ fn scan_segment(
     epoch: u32,
     config: &LogConfig,
     cursor: &mut Cursor,
-) -> Result<Option<Arc<Segment>>, EngineError> {
+) -> Result<Option<(SegmentState, LogIndexes)>, EngineError> {
     let path = name.path(dir, SegmentFile::Log);
     // What its leader wrote and did not sync is on the volume before it is looked at: bytes that are only in memory
     // may read differently afterwards. (What is still being written now is made durable after the scan.)
@@ -344,11 +356,7 @@ fn scan_segment(
         return Ok(None);
     }
     indexes.finish();
-    // Derived, and checked when it is used: a failure costs a later reader a walk through the log.
-    state.index_files = replace_index_files(&*shared.substrate, name, dir, &indexes.images())
-        .inspect_err(|error| tracing::warn!(segment = %name, %error, "cannot write index files"))
-        .ok();
-    Ok(Some(Arc::new(Segment::closed(name, dir, state))))
+    Ok(Some((state, indexes)))
 }
 
 impl Resume {

@@ -15,17 +15,15 @@ use std::sync::{Arc, Weak};
 use kaas_substrate::{File, OpenMode, Substrate};
 
 use super::ends::{SegmentEnd, other_content};
-use super::indexes::{IndexImages, LogIndexes};
-use super::names::{SegmentFile, SegmentName};
+use super::index_files::read_index_files;
+use super::indexes::LogIndexes;
+use super::names::{SegmentFile, SegmentFileName, SegmentName};
 use super::rebuild::rebuild_indexes;
 use crate::batch::BatchHeader;
 use crate::error::ReadError;
-use crate::manifest::{BatchCrcs, IndexLengths, LeaderEpoch, SegmentEntry};
-use crate::sync::{AtomicI64, Mutex};
+use crate::manifest::{BatchCrcs, IndexFiles, LeaderEpoch, SegmentEntry};
+use crate::sync::{AtomicBool, AtomicI64, Mutex};
 use crate::types::{Epoch, Offset, Timestamp};
-
-/// Largest index file that is read; Kafka's largest setting is 2^31 - 1, and ours is checked against this.
-const INDEX_BYTES_MAX: u64 = 1 << 30;
 
 /// A segment of the partition directory `dir`.
 #[derive(Debug)]
@@ -40,6 +38,8 @@ pub(crate) struct Segment {
     open: Mutex<Option<Arc<OpenSegment>>>,
     /// When retention first met the segment, if its records have no timestamps; `i64::MIN` before.
     undated_since: AtomicI64,
+    /// Its index files were found unusable or wrong.
+    indexes_doubted: AtomicBool,
 }
 
 /// What changes about a segment.
@@ -52,8 +52,23 @@ pub(crate) struct SegmentState {
     pub(crate) max_timestamp: Timestamp,
     pub(crate) offset_of_max_timestamp: Offset,
     pub(crate) batch_crcs: BatchCrcs,
-    /// Lengths of the index files that are complete on the volume.
-    pub(crate) index_files: Option<IndexLengths>,
+    /// The index files on the volume; `None` if there are none that are complete.
+    pub(crate) index_files: Option<IndexFiles>,
+}
+
+/// A segment that was opened.
+pub(crate) struct Opened {
+    pub(crate) open: Arc<OpenSegment>,
+    /// Its indexes were built from the log, since there are no index files, or not usable ones.
+    pub(crate) rebuilt: Option<Unusable>,
+}
+
+/// Why a segment's index files are not used.
+pub(crate) enum Unusable {
+    /// There are none that are complete.
+    Unwritten,
+    /// They cannot be read, or say something impossible.
+    Bad(String),
 }
 
 /// A segment's open file and its indexes in memory.
@@ -79,6 +94,7 @@ impl Segment {
             state: Mutex::new(state),
             open: Mutex::new(None),
             undated_since: AtomicI64::new(i64::MIN),
+            indexes_doubted: AtomicBool::new(false),
         }
     }
 
@@ -165,8 +181,25 @@ impl Segment {
         Timestamp(unset.err().unwrap_or(now.0))
     }
 
+    /// The path of its log, or of an index file as it is now.
     pub(crate) fn path(&self, file: SegmentFile) -> PathBuf {
-        self.name.path(&self.dir, file)
+        let version = match file {
+            SegmentFile::Log => None,
+            _ => self.state().index_files.and_then(|files| files.version),
+        };
+        SegmentFileName { segment: self.name, file, version }.path(&self.dir)
+    }
+
+    /// Whether a file is its log, or one of its index files as they are now.
+    pub(crate) fn has_file(&self, file: &SegmentFileName) -> bool {
+        let is_current = |files: IndexFiles| files.version == file.version;
+        self.name == file.segment
+            && (file.file == SegmentFile::Log || self.state().index_files.is_some_and(is_current))
+    }
+
+    /// The paths of all its files.
+    pub(crate) fn paths(&self) -> [PathBuf; 4] {
+        SegmentFile::ALL.map(|file| self.path(file))
     }
 
     /// Takes note of a batch that was written at the end of the active segment.
@@ -178,24 +211,30 @@ impl Segment {
     pub(crate) fn may_have_aborted(&self) -> bool {
         match self.open.lock().as_ref() {
             Some(open) => open.indexes.lock().has_aborted(),
-            None => self.state().index_files.is_none_or(|lengths| lengths.txn_index_bytes > 0),
+            None => self.state().index_files.is_none_or(|files| files.lengths.txn_index_bytes > 0),
         }
     }
 
-    pub(crate) fn set_index_files(&self, lengths: IndexLengths) {
-        self.state.lock().index_files = Some(lengths);
+    pub(crate) fn set_index_files(&self, files: IndexFiles) {
+        self.state.lock().index_files = Some(files);
     }
 
-    /// The open file and indexes, opened if need be; `earlier` are the segments before it. Blocks.
+    /// Takes note that its index files are unusable or wrong. True the first time: then they are to be built anew.
+    pub(crate) fn doubt_indexes(&self) -> bool {
+        !self.indexes_doubted.swap(true, Ordering::Relaxed)
+    }
+
+    /// Opens it, if it is not open yet; `earlier` are the segments before it. With the indexes as they are in its files, or,
+    /// if they are not whole, as the log says. Blocks.
     pub(crate) fn open(
         self: &Arc<Self>,
         substrate: &dyn Substrate,
         cache: &OpenSegments,
         interval_bytes: u64,
         earlier: &[Arc<Segment>],
-    ) -> Result<Arc<OpenSegment>, ReadError> {
+    ) -> Result<Opened, ReadError> {
         if let Some(open) = self.open.lock().clone() {
-            return Ok(open);
+            return Ok(Opened { open, rebuilt: None });
         }
         let path = self.path(SegmentFile::Log);
         let file = substrate.open(&path, OpenMode::Read)?;
@@ -205,14 +244,17 @@ impl Segment {
         {
             return Err(ReadError::Damaged { path, position: 0, reason });
         }
-        let indexes = self.load_indexes(substrate, &*file, interval_bytes, earlier)?;
+        let (indexes, rebuilt) = match self.load_indexes(substrate, interval_bytes) {
+            Ok(indexes) => (indexes, None),
+            Err(why) => (rebuild_indexes(substrate, self, &*file, earlier, interval_bytes)?, Some(why)),
+        };
         let fresh = Arc::new(OpenSegment { file, indexes: Mutex::new(indexes) });
         let kept = {
             let mut slot = self.open.lock();
             Arc::clone(slot.get_or_insert(fresh))
         };
         cache.opened(self);
-        Ok(kept)
+        Ok(Opened { open: kept, rebuilt })
     }
 
     /// The open file and indexes, if they are open now.
@@ -226,31 +268,13 @@ impl Segment {
         drop(open);
     }
 
-    /// The indexes: from the index files if they are whole, else by walking through the log.
-    fn load_indexes(
-        &self,
-        substrate: &dyn Substrate,
-        file: &dyn File,
-        interval_bytes: u64,
-        earlier: &[Arc<Segment>],
-    ) -> Result<LogIndexes, ReadError> {
-        let state = self.state();
-        if let Some(lengths) = state.index_files {
-            let images = read_index_files(self.name, &self.dir, substrate, &lengths);
-            let indexes = images.and_then(|images| {
-                let SegmentState { end_offset, bytes, .. } = state;
-                LogIndexes::closed(self.name.base_offset, interval_bytes, &images, end_offset, bytes)
-                    .map_err(|error| error.to_string())
-            });
-            match indexes {
-                Ok(indexes) => return Ok(indexes),
-                Err(reason) => {
-                    tracing::warn!(segment = %self.name, dir = %self.dir.display(), reason,
-                        "index files are not usable; walking through the log instead");
-                }
-            }
-        }
-        rebuild_indexes(substrate, self, file, earlier, interval_bytes)
+    /// The indexes as the index files have them, if they are whole.
+    fn load_indexes(&self, substrate: &dyn Substrate, interval_bytes: u64) -> Result<LogIndexes, Unusable> {
+        let SegmentState { end_offset, bytes, index_files, .. } = self.state();
+        let files = index_files.ok_or(Unusable::Unwritten)?;
+        let images = read_index_files(substrate, &self.dir, self.name, &files).map_err(Unusable::Bad)?;
+        LogIndexes::closed(self.name.base_offset, interval_bytes, &images, end_offset, bytes)
+            .map_err(|error| Unusable::Bad(error.to_string()))
     }
 }
 
@@ -277,34 +301,6 @@ impl SegmentState {
             self.offset_of_max_timestamp = header.last_offset();
         }
     }
-}
-
-/// Reads the first `lengths` bytes of a segment's index files; the reason if they are not usable.
-pub(crate) fn read_index_files(
-    name: SegmentName,
-    dir: &Path,
-    substrate: &dyn Substrate,
-    lengths: &IndexLengths,
-) -> Result<IndexImages, String> {
-    let read = |file: SegmentFile, length: u64| -> Result<Vec<u8>, String> {
-        if length == 0 {
-            return Ok(Vec::new());
-        }
-        let path = name.path(dir, file);
-        let wanted = usize::try_from(length.min(INDEX_BYTES_MAX)).map_err(|e| e.to_string())?;
-        let mut bytes = vec![0; wanted];
-        let open = substrate.open(&path, OpenMode::Read).map_err(|e| e.to_string())?;
-        let found = open.read_at(&mut bytes, 0).map_err(|e| e.to_string())?;
-        if found < wanted {
-            return Err(format!("{} has {found} bytes instead of {wanted}", path.display()));
-        }
-        Ok(bytes)
-    };
-    Ok(IndexImages {
-        offset: read(SegmentFile::OffsetIndex, lengths.offset_index_bytes)?,
-        time: read(SegmentFile::TimeIndex, lengths.time_index_bytes)?,
-        txn: read(SegmentFile::TxnIndex, lengths.txn_index_bytes)?,
-    })
 }
 
 /// The closed segments that are open now, over all partitions of an engine: the oldest is closed when there are
@@ -334,23 +330,4 @@ impl OpenSegments {
             segment.close();
         }
     }
-}
-
-/// Writes whole index files for a segment that somebody else may have begun to write them for: each under a
-/// temporary name, renamed into place. Not synced: they are derived, and their use is checked.
-pub(crate) fn replace_index_files(
-    substrate: &dyn Substrate,
-    name: SegmentName,
-    dir: &Path,
-    images: &IndexImages,
-) -> Result<IndexLengths, kaas_substrate::Error> {
-    let write = |file: SegmentFile, image: &[u8]| -> Result<u64, kaas_substrate::Error> {
-        kaas_substrate::write_small(substrate, &name.path(dir, file), image)?;
-        Ok(image.len() as u64)
-    };
-    Ok(IndexLengths {
-        offset_index_bytes: write(SegmentFile::OffsetIndex, &images.offset)?,
-        time_index_bytes: write(SegmentFile::TimeIndex, &images.time)?,
-        txn_index_bytes: if images.txn.is_empty() { 0 } else { write(SegmentFile::TxnIndex, &images.txn)? },
-    })
 }

@@ -6,6 +6,6 @@ pub(crate) mod seal;
 pub mod versioned;
 
 pub use partition::{
-    BatchCrcs, CHECKPOINT, Checkpoint, IndexLengths, LeaderEpoch, MANIFEST, Manifest, PRODUCER_STATE,
-    ProducerStateRef, SegmentEntry,
+    BatchCrcs, CHECKPOINT, Checkpoint, IndexFiles, IndexLengths, LeaderEpoch, MANIFEST, Manifest,
+    PRODUCER_STATE, ProducerStateRef, SegmentEntry,
 };

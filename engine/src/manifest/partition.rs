@@ -8,11 +8,13 @@
 //!
 //! The recovery checkpoint moves the start of the next unclean recovery forward inside the active segment.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use super::versioned::FileKind;
+use super::versioned::{FileKind, FileVersion};
 use crate::batch::BatchHeader;
-use crate::log::SegmentName;
+use crate::log::{SegmentFile, SegmentFileName, SegmentName};
 use crate::types::{Epoch, Offset};
 
 /// `manifest.<epoch>.<n>.json`.
@@ -49,6 +51,13 @@ pub struct Manifest {
     pub first_dirty_offset: i64,
 }
 
+impl Manifest {
+    /// The pinned segments by their names, but for impossible ones.
+    pub fn by_name(&self) -> BTreeMap<SegmentName, &SegmentEntry> {
+        self.segments.iter().filter_map(|entry| Some((entry.name()?, entry))).collect()
+    }
+}
+
 /// A pinned segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentEntry {
@@ -70,8 +79,8 @@ pub struct SegmentEntry {
     pub offset_of_max_timestamp: i64,
     /// Of the batches that count: by these its content is told from another segment's.
     pub batch_crcs: BatchCrcs,
-    /// Lengths of its index files that were complete when this was written; `None`: to be rebuilt from the log.
-    pub indexes: Option<IndexLengths>,
+    /// Its index files; `None`: there are none, they are to be rebuilt from the log.
+    pub indexes: Option<IndexFiles>,
     /// The leader epochs of a rewritten segment's batches, ascending, the first from `base_offset` on. Empty (and left
     /// out) for a segment that was appended to: its leader's.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -98,6 +107,13 @@ impl SegmentEntry {
             base_offset,
             generation: self.generation,
         })
+    }
+
+    /// Whether a file is one of the segment's that count: its log, or one of its index files.
+    pub fn refers_to(&self, file: &SegmentFileName) -> bool {
+        let is_current = |files: IndexFiles| files.version == file.version;
+        self.name() == Some(file.segment)
+            && (file.file == SegmentFile::Log || self.indexes.is_some_and(is_current))
     }
 
     /// Whether the segment `next` may stand behind this one: at its end, or, if either was rewritten, behind that.
@@ -173,6 +189,16 @@ fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
+/// A pinned segment's index files: whose they are, and how many bytes of each are complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct IndexFiles {
+    /// Part of their names: who wrote them. `None` (and left out): the segment's own leader, as it wrote the segment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<FileVersion>,
+    #[serde(flatten)]
+    pub lengths: IndexLengths,
+}
+
 /// Bytes of a segment's index files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct IndexLengths {
@@ -207,7 +233,7 @@ pub struct Checkpoint {
     pub offset_of_max_timestamp: i64,
     /// Of the batches up to there.
     pub batch_crcs: BatchCrcs,
-    /// Index files cover that part of the segment.
+    /// Index files that its leader wrote cover that part of the segment.
     pub indexes: IndexLengths,
     /// The producer snapshot at `offset`.
     pub producer_state: Option<ProducerStateRef>,

@@ -71,7 +71,7 @@ impl FileKind {
 }
 
 /// Which version of a file: its writer's epoch, then a number that the writer counts up from 0 or 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FileVersion {
     pub epoch: Epoch,
     pub number: u64,

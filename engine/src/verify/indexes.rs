@@ -11,8 +11,9 @@ use kaas_substrate::{File, OpenMode, Substrate};
 use super::finding::{Finding, Kind};
 use crate::batch::BatchHeader;
 use crate::index::{AbortedTransaction, OffsetIndex, OffsetPosition, TimeIndex, TimestampOffset, TxnIndex};
-use crate::log::{SegmentFile, SegmentName};
-use crate::manifest::IndexLengths;
+use crate::log::{SegmentFile, SegmentFileName, SegmentName};
+use crate::manifest::versioned::FileVersion;
+use crate::manifest::{IndexFiles, IndexLengths};
 use crate::types::{Offset, Timestamp};
 
 /// Entries that are read at once.
@@ -88,11 +89,11 @@ impl<E: Entry> Entries<E> {
     fn open(
         substrate: &dyn Substrate,
         dir: &Path,
-        name: SegmentName,
+        (segment, version): (SegmentName, Option<FileVersion>),
         length: u64,
         findings: &mut Vec<Finding>,
     ) -> Self {
-        let path = name.path(dir, E::FILE);
+        let path = SegmentFileName { segment, file: E::FILE, version }.path(dir);
         let file = match substrate.open(&path, OpenMode::ReadUncached) {
             _ if length == 0 => None,
             Ok(file) => Some(file),
@@ -109,7 +110,7 @@ impl<E: Entry> Entries<E> {
                 None
             }
         };
-        let base = name.base_offset;
+        let base = segment.base_offset;
         let (piece, next, previous) = (Vec::new().into_iter(), None, None);
         let stopped = length > 0 && file.is_none();
         let mut entries = Self { path, base, file, length, position: 0, piece, next, previous, stopped };
@@ -199,11 +200,12 @@ impl IndexCheck {
         substrate: &dyn Substrate,
         dir: &Path,
         name: SegmentName,
-        lengths: &IndexLengths,
+        files: &IndexFiles,
         replay_start: Offset,
         findings: &mut Vec<Finding>,
     ) -> Self {
-        let IndexLengths { offset_index_bytes, time_index_bytes, txn_index_bytes } = *lengths;
+        let IndexLengths { offset_index_bytes, time_index_bytes, txn_index_bytes } = files.lengths;
+        let name = (name, files.version);
         Self {
             offsets: Entries::open(substrate, dir, name, offset_index_bytes, findings),
             times: Entries::open(substrate, dir, name, time_index_bytes, findings),

@@ -15,9 +15,9 @@ use super::producers::{Expiry, Replay};
 use super::repair::quarantine::QUARANTINE_DIR;
 use super::segment::{Counts, Extent, Planned, SegmentCheck};
 use super::strays::{self, Strays};
-use super::view::{Read, View, log_path};
+use super::view::{Names, Read, View, log_path};
 use super::{Context, Examined};
-use crate::log::SegmentName;
+use crate::log::{SegmentFileName, SegmentName};
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE, SegmentEntry};
 use crate::types::{Epoch, Offset};
@@ -458,7 +458,8 @@ impl<'a> PartitionCheck<'a> {
             let problem = "a repair has put something aside";
             self.findings.push(Finding::new(Kind::Quarantine, &self.dir.join(QUARANTINE_DIR), problem));
         }
-        let orphans: Vec<_> = names.indexes.iter().filter(|(name, _)| !names.logs.contains(name)).collect();
+        let orphans: Vec<_> =
+            names.indexes.iter().filter(|file| !names.logs.contains(&file.segment)).collect();
         let mut several = |kind: Kind, what: &str, count: usize, first: Option<String>| {
             if let Some(first) = first {
                 let problem = match count {
@@ -468,7 +469,7 @@ impl<'a> PartitionCheck<'a> {
                 self.findings.push(Finding::new(kind, &self.dir.join(first), problem));
             }
         };
-        let first = orphans.first().map(|(name, extension)| format!("{name}.{extension}"));
+        let first = orphans.first().map(|file| file.to_string());
         several(Kind::OrphanIndex, "an index file without its segment", orphans.len(), first);
         let first = names.temporary.first().and_then(|name| Some(name.to_str()?.to_owned()));
         several(Kind::Temporary, "a temporary file", names.temporary.len(), first);
@@ -480,12 +481,28 @@ impl<'a> PartitionCheck<'a> {
         let first =
             names.checkpoints.first().filter(|_| old > 0).map(|version| CHECKPOINT.file_name(*version));
         several(Kind::Replaced, "an older checkpoint", old, first);
+        if let Some(manifest) = self.view.manifest() {
+            let superseded = superseded(names, manifest);
+            let first = superseded.first().map(|file| file.to_string());
+            several(Kind::Replaced, "an index file that nothing refers to", superseded.len(), first);
+        }
         if has_manifest {
             let unused: Vec<_> = names.snapshots.difference(&self.snapshots_used).collect();
             let first = unused.first().map(|version| PRODUCER_STATE.file_name(**version));
             several(Kind::Replaced, "a producer snapshot that nothing refers to", unused.len(), first);
         }
     }
+}
+
+/// Index files beside their segment that nobody reads any more: others have been written in their place.
+fn superseded<'a>(names: &'a Names, manifest: &Manifest) -> Vec<&'a SegmentFileName> {
+    let pinned = manifest.by_name();
+    let is_used = |file: &SegmentFileName| match pinned.get(&file.segment) {
+        Some(entry) => entry.refers_to(file),
+        // What its own leader writes, a checkpoint may refer to.
+        None => file.version.is_none(),
+    };
+    names.indexes.iter().filter(|file| names.logs.contains(&file.segment) && !is_used(file)).collect()
 }
 
 /// Whether a leader behind the manifest's has appended to it.

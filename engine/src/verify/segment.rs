@@ -16,7 +16,7 @@ use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
 use crate::log::ends::{SegmentEnd, another_batch};
 use crate::log::recovery::marker;
-use crate::manifest::{BatchCrcs, Checkpoint, IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::manifest::{BatchCrcs, Checkpoint, IndexFiles, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, ProducerId, Timestamp};
 
 /// After so many findings the rest of a segment is left alone.
@@ -127,10 +127,11 @@ impl SegmentCheck<'_> {
         }
     }
 
-    fn index_lengths(&self) -> Option<IndexLengths> {
+    fn index_files(&self) -> Option<IndexFiles> {
+        let of_checkpoint = |found: &Checkpoint| IndexFiles { version: None, lengths: found.indexes };
         match &self.planned.extent {
             Extent::Pinned(entry) => entry.indexes,
-            Extent::Whole | Extent::Tail => self.planned.checkpoint.as_ref().map(|found| found.indexes),
+            Extent::Whole | Extent::Tail => self.planned.checkpoint.as_ref().map(of_checkpoint),
         }
     }
 
@@ -151,9 +152,9 @@ impl SegmentCheck<'_> {
             self.replay.rewritten_up_to(Offset(entry.end_offset));
         }
         let start = self.replay.known_from();
-        let mut indexes = self.index_lengths().map(|lengths| {
+        let mut indexes = self.index_files().map(|files| {
             let name = self.planned.name;
-            IndexCheck::open(context.substrate, self.dir, name, &lengths, start, self.findings)
+            IndexCheck::open(context.substrate, self.dir, name, &files, start, self.findings)
         });
         let mut walk = Walk::new(&file, end, &context.progress.bytes);
         let mut place = Place {

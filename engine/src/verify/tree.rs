@@ -20,7 +20,7 @@ use crate::journal::is_journal_file;
 use crate::layout::is_topic_name;
 pub(super) use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, GROUPS_DIR, NEW_PREFIX, SLOTS_DIR, TOPICS_DIR};
 use crate::leadership::FENCE_NAME;
-use crate::log::SegmentName;
+use crate::log::SegmentFileName;
 use crate::manifest::MANIFEST;
 
 /// Prefix of directories that are being removed.
@@ -143,7 +143,7 @@ impl Tree<'_> {
         let of_partition = |entry: &&Entry| {
             entry.name == PARTITION_FILE
                 || MANIFEST.parse(&entry.name).is_some()
-                || entry.name.to_str().and_then(SegmentName::parse).is_some()
+                || entry.name.to_str().and_then(SegmentFileName::parse).is_some()
         };
         if files().any(|entry| of_partition(&entry)) {
             return Ok(What::Partition);

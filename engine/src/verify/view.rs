@@ -18,7 +18,7 @@ use super::identity::Expected;
 use super::repair::quarantine::QUARANTINE_DIR;
 use crate::identity::{Identity, PARTITION_FILE, read_partition};
 use crate::leadership::{FENCE_NAME, claim_epoch};
-use crate::log::{SegmentFile, SegmentName};
+use crate::log::{SegmentFile, SegmentFileName, SegmentName};
 use crate::manifest::versioned::{FileKind, FileVersion, VersionedError, decode};
 use crate::manifest::{CHECKPOINT, Checkpoint, MANIFEST, Manifest, PRODUCER_STATE, owned, seal};
 use crate::types::Epoch;
@@ -30,7 +30,7 @@ pub(super) const FILE_BYTES_MAX: usize = 256 << 20;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Names {
     pub(super) logs: BTreeSet<SegmentName>,
-    pub(super) indexes: BTreeSet<(SegmentName, &'static str)>,
+    pub(super) indexes: BTreeSet<SegmentFileName>,
     pub(super) manifests: BTreeSet<FileVersion>,
     pub(super) checkpoints: BTreeSet<FileVersion>,
     pub(super) snapshots: BTreeSet<FileVersion>,
@@ -76,12 +76,10 @@ impl Names {
             }
         } else if text.starts_with(TEMPORARY_PREFIX) {
             self.temporary.insert(name);
-        } else if let Some((segment, file)) = SegmentName::parse(text) {
-            match file {
-                SegmentFile::Log => self.logs.insert(segment),
-                SegmentFile::OffsetIndex => self.indexes.insert((segment, "index")),
-                SegmentFile::TimeIndex => self.indexes.insert((segment, "timeindex")),
-                SegmentFile::TxnIndex => self.indexes.insert((segment, "txnindex")),
+        } else if let Some(file) = SegmentFileName::parse(text) {
+            match file.file {
+                SegmentFile::Log => self.logs.insert(file.segment),
+                _ => self.indexes.insert(file),
             };
         } else if let Some(version) = MANIFEST.parse(&name) {
             self.manifests.insert(version);

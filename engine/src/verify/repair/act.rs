@@ -27,13 +27,13 @@ use crate::error::EngineError;
 use crate::identity::{self, PARTITION_FILE};
 use crate::index::{AbortedTransaction, TxnIndex};
 use crate::leadership::{Leadership, Standing};
+use crate::log::index_files::write_index_files;
 use crate::log::indexes::LogIndexes;
 use crate::log::recovery::marker;
 use crate::log::scan::{BatchScanner, Check, Scanned};
-use crate::log::segment::replace_index_files;
-use crate::log::{SegmentFile, SegmentName};
+use crate::log::{SegmentFile, SegmentFileName, SegmentName};
 use crate::manifest::versioned;
-use crate::manifest::{CHECKPOINT, IndexLengths, MANIFEST, PRODUCER_STATE, owned};
+use crate::manifest::{CHECKPOINT, IndexFiles, IndexLengths, MANIFEST, PRODUCER_STATE, owned};
 use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
 use crate::types::Offset;
@@ -97,9 +97,9 @@ fn prepare(
     }
     volume.sync_dir(dir)?;
     for reindexed in plan.reindexed.clone() {
-        let lengths = build_indexes(volume, dir, plan, reindexed)?;
+        let files = build_indexes(volume, dir, plan, reindexed)?;
         if let Some(entry) = plan.manifest.segments.get_mut(reindexed.at) {
-            entry.indexes = Some(lengths);
+            entry.indexes = Some(files);
         }
     }
     if let Some(bytes) = &plan.producers {
@@ -199,10 +199,10 @@ fn build_indexes(
     dir: &Path,
     plan: &Plan,
     reindexed: Reindexed,
-) -> Result<IndexLengths, EngineError> {
+) -> Result<IndexFiles, EngineError> {
     let entry = plan.manifest.segments.get(reindexed.at);
     let Some((entry, name)) = entry.and_then(|entry| Some((entry, entry.name()?))) else {
-        return Ok(IndexLengths::default());
+        return Ok(IndexFiles::default());
     };
     let SegmentName { base_offset, .. } = name;
     let path = name.path(dir, SegmentFile::Log);
@@ -237,16 +237,19 @@ fn build_indexes(
         }
     }
     indexes.finish();
-    Ok(replace_index_files(substrate, name, dir, &indexes.images())?)
+    // Another leader's segment keeps the index files that it has until the manifest names these.
+    let version = (name.epoch != plan.version.epoch).then_some(plan.version);
+    let none = IndexLengths::default();
+    Ok(write_index_files(substrate, dir, name, version, &indexes.images(), &none)?)
 }
 
 /// A transaction index that was found in order.
-fn txn_index(substrate: &dyn Substrate, dir: &Path, name: SegmentName, bytes: u64) -> Option<TxnIndex> {
+fn txn_index(substrate: &dyn Substrate, dir: &Path, name: SegmentFileName, bytes: u64) -> Option<TxnIndex> {
     if bytes == 0 {
         return Some(TxnIndex::new());
     }
-    let file = substrate.open(&name.path(dir, SegmentFile::TxnIndex), OpenMode::ReadUncached).ok()?;
+    let file = substrate.open(&name.path(dir), OpenMode::ReadUncached).ok()?;
     let mut image = vec![0; usize::try_from(bytes.min(file.length().ok()?)).ok()?];
     let read = file.read_at(&mut image, 0).ok()?;
-    TxnIndex::from_bytes(name.base_offset, image.get(..read)?).ok()
+    TxnIndex::from_bytes(name.segment.base_offset, image.get(..read)?).ok()
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::salvage::{Run, Salvage, Salvaged, Source};
 use crate::batch::{StampedHeader, empty_batch};
 use crate::log::SegmentName;
-use crate::manifest::{BatchCrcs, IndexLengths, LeaderEpoch, SegmentEntry};
+use crate::manifest::{BatchCrcs, IndexFiles, LeaderEpoch, SegmentEntry};
 use crate::types::{Epoch, Offset, Timestamp};
 
 /// A segment that is written anew, from what of another one can be read.
@@ -125,7 +125,7 @@ fn filler(from: Offset, to: Offset, epoch: Epoch) -> Option<(Filler, SegmentEntr
         end_offset: to.0,
         bytes: batch.len() as u64,
         batch_crcs,
-        indexes: Some(IndexLengths::default()),
+        indexes: Some(IndexFiles::default()),
         leader_epochs: vec![LeaderEpoch { epoch: epoch.get(), start_offset: from.0 }],
         ..entry(name, &[])
     };

@@ -14,9 +14,9 @@ use super::layout::Layout;
 use super::plan::Plan;
 use super::quarantine::Quarantined;
 use super::salvage::{KnownProducers, Salvage};
-use crate::log::{SegmentFile, SegmentName};
+use crate::log::{SegmentFile, SegmentFileName, SegmentName};
 use crate::manifest::versioned::FileVersion;
-use crate::manifest::{Checkpoint, IndexLengths, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::manifest::{Checkpoint, IndexFiles, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
 use crate::planted::{Bug, planted};
 use crate::types::{Epoch, Offset};
 
@@ -101,8 +101,8 @@ impl Looked<'_> {
     /// The segments whose files are not those that were written under their names.
     pub(super) fn foreign_segments(&self) -> BTreeSet<SegmentName> {
         let found = self.findings.iter().filter(|finding| finding.kind == Kind::ForeignSegment);
-        let names = found.filter_map(|finding| SegmentName::parse(finding.file.file_name()?.to_str()?));
-        names.map(|(name, _)| name).collect()
+        let names = found.filter_map(|finding| SegmentFileName::parse(finding.file.file_name()?.to_str()?));
+        names.map(|file| file.segment).collect()
     }
 
     /// What the manifest said of a segment.
@@ -116,18 +116,21 @@ impl Looked<'_> {
         let is_wrong = |entry: &SegmentEntry| {
             let Some(name) = entry.name() else { return false };
             let same = self.entry(name).is_some_and(|before| before.indexes == entry.indexes);
-            let files = SegmentFile::ALL.into_iter().filter(|file| *file != SegmentFile::Log);
-            let about = files.map(|file| name.path(self.dir, file)).any(|path| self.is_about(&path));
+            let version = entry.indexes.and_then(|files| files.version);
+            let path = |file| SegmentFileName { segment: name, file, version }.path(self.dir);
+            let about = SegmentFile::INDEXES.map(path).iter().any(|path| self.is_about(path));
             about || (entry.indexes.is_none() && !same)
         };
         let wrong = layout.entries.iter().enumerate().filter(|(_, entry)| is_wrong(entry));
         wrong.map(|(at, _)| at).collect()
     }
 
-    /// Bytes of the segment's transaction index that are in order: it knows more than the batches that are left.
-    pub(super) fn txn_index_bytes(&self, name: SegmentName) -> Option<u64> {
-        let IndexLengths { txn_index_bytes, .. } = self.entry(name)?.indexes?;
-        (!self.is_about(&name.path(self.dir, SegmentFile::TxnIndex))).then_some(txn_index_bytes)
+    /// The segment's transaction index, if it is in order: it knows more than the batches that are left. With how many bytes
+    /// of it count.
+    pub(super) fn txn_index(&self, segment: SegmentName) -> Option<(SegmentFileName, u64)> {
+        let IndexFiles { version, lengths } = self.entry(segment)?.indexes?;
+        let file = SegmentFileName { segment, file: SegmentFile::TxnIndex, version };
+        (!self.is_about(&file.path(self.dir))).then_some((file, lengths.txn_index_bytes))
     }
 
     pub(super) fn new_manifest(

@@ -1,6 +1,5 @@
 //! What a repair does about what was found: worked out from what can be read, before anything is written.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kaas_substrate::{Adoption, printable};
@@ -15,9 +14,9 @@ use super::looked::Looked;
 use super::quarantine::Quarantined;
 use super::salvage::{Lost, Salvage, salvage, sources};
 use crate::identity::{Identity, PARTITION_FILE};
-use crate::log::{SegmentFile, SegmentName};
+use crate::log::{SegmentFile, SegmentFileName};
 use crate::manifest::versioned::FileVersion;
-use crate::manifest::{CHECKPOINT, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
+use crate::manifest::{CHECKPOINT, MANIFEST, Manifest, PRODUCER_STATE, ProducerStateRef};
 use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 use crate::verify::counted;
@@ -27,8 +26,8 @@ use crate::verify::counted;
 pub(super) struct Reindexed {
     /// Its place in the manifest.
     pub(super) at: usize,
-    /// A transaction index that has what it needs: of which segment, and how many bytes of it.
-    pub(super) txn_index: Option<(SegmentName, u64)>,
+    /// A transaction index that has what it needs, and how many bytes of it.
+    pub(super) txn_index: Option<(SegmentFileName, u64)>,
 }
 
 /// What a repair does to one partition.
@@ -104,7 +103,7 @@ pub(super) fn plan(
     let reindexed = looked.reindexed(&layout);
     let reindexed = reindexed.into_iter().map(|at| {
         let from = layout.from.get(at).copied();
-        let txn_index = from.and_then(|from| Some((from, looked.txn_index_bytes(from)?)));
+        let txn_index = from.and_then(|from| looked.txn_index(from));
         Reindexed { at, txn_index }
     });
     let reindexed = reindexed.collect();
@@ -199,13 +198,16 @@ impl Plan {
 
     /// Files that no later leader needs once the new manifest holds, but for those that are moved.
     pub(super) fn unneeded(&self, dir: &Path, view: &View) -> Vec<PathBuf> {
-        let kept: BTreeSet<_> = self.manifest.segments.iter().filter_map(SegmentEntry::name).collect();
+        let kept = self.manifest.by_name();
         let salvaged = self.salvage.segments.iter().filter(|salvaged| salvaged.exists);
-        let replaced = salvaged.map(|salvaged| salvaged.source.name).filter(|name| !kept.contains(name));
-        let replaced = replaced.flat_map(|name| SegmentFile::ALL.map(|file| name.path(dir, file)));
+        let replaced = salvaged.map(|salvaged| salvaged.source.name).filter(|name| !kept.contains_key(name));
+        let replaced = replaced.map(|name| name.path(dir, SegmentFile::Log));
+        let is_used =
+            |file: &SegmentFileName| kept.get(&file.segment).is_some_and(|entry| entry.refers_to(file));
+        let indexes = view.names.indexes.iter().filter(|file| !is_used(file)).map(|file| file.path(dir));
         let checkpoints =
             view.names.checkpoints.iter().map(|version| dir.join(CHECKPOINT.file_name(*version)));
-        replaced.chain(checkpoints).collect()
+        replaced.chain(indexes).chain(checkpoints).collect()
     }
 
     /// Why the repair must not be done unless a loss is accepted: segments are there that would be given up, though they can be
