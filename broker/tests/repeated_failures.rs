@@ -10,7 +10,7 @@ use kaas_engine::layout::{GROUP_SLOTS, group_slot_dir, slot_of};
 use kaas_protocol::messages::offset_commit::{OffsetCommitRequestPartition, OffsetCommitRequestTopic};
 use kaas_protocol::messages::offset_fetch::OffsetFetchRequestTopic;
 use kaas_protocol::{ErrorCode, OffsetCommitRequest, OffsetFetchRequest};
-use raw::{Broker, Client, LONG, batch};
+use raw::{Broker, Client, LONG, batch, record_bytes};
 
 /// Between two attempts: longer than the broker remembers a failure to open a partition, or a slot.
 const PARTITION_AGAIN: Duration = Duration::from_millis(300);
@@ -119,6 +119,36 @@ fn damage_that_consumers_meet_is_told_once() {
     let told = said(&broker, "cannot read", 1).remove(0);
     let hint = format!("hint=\"kaas-engine verify {}\"", partition.display());
     assert!(told.contains("topic=orders partition=0") && told.contains(&hint), "{told}");
+}
+
+#[test]
+fn a_wrong_index_is_told_once_and_built_anew() {
+    let mut broker = Broker::start(&[]);
+    let mut client = broker.connect();
+    let configs = [("segment.bytes", "20000"), ("index.interval.bytes", "0")];
+    client.create_topic("orders", 1, &configs);
+    for _ in 0..50 {
+        assert_eq!(client.produce("orders", 0, batch(&[&[7; 1000]])).error_code, ErrorCode::NONE);
+    }
+    let partition = broker.dir.path().join("topics/orders/0");
+    let mut index = PathBuf::new();
+    restart(&mut broker, |_| {
+        index = file(&partition, "00000001-00000000000000000000", ".index");
+        let mut bytes = std::fs::read(&index).unwrap();
+        // The lowest byte of each position.
+        bytes.iter_mut().skip(7).step_by(8).for_each(|byte| *byte ^= 1);
+        std::fs::write(&index, bytes).unwrap();
+    });
+    let mut client = broker.connect();
+    for offset in (0..15).cycle().take(60) {
+        let fetched = client.fetch("orders", 0, offset);
+        assert_eq!(fetched.error_code, ErrorCode::NONE);
+        assert!(!record_bytes(&fetched).is_empty());
+    }
+    said(&broker, "index files were built anew", 1);
+    said(&broker, "an entry of an offset index is wrong", 1);
+    let anew = file(&partition, "00000001-00000000000000000000.", ".index");
+    assert!(anew.to_str().unwrap().ends_with(".00000002.2.index"), "{}", anew.display());
 }
 
 fn commit(client: &mut Client, group: &str) -> ErrorCode {
