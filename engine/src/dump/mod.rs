@@ -24,7 +24,7 @@ pub(crate) use text::utc;
 
 use crate::index::{OffsetIndex, Prefix, TimeIndex, TxnIndex};
 use crate::leadership::{self, FenceRecord};
-use crate::log::SegmentName;
+use crate::log::SegmentFileName;
 use crate::producer_state::ProducerStates;
 use crate::verify::QUARANTINE_DIR;
 use pins::Pins;
@@ -222,7 +222,7 @@ impl Dumper<'_> {
 
     /// The bytes of a segment's file that count, if the directory's manifest says it.
     fn counted(&mut self, path: &Path, name: &str) -> Option<u64> {
-        SegmentName::parse(name)?;
+        SegmentFileName::parse(name)?;
         let dir = path.parent().unwrap_or(Path::new(""));
         let known = self.pins.take().filter(|pins| pins.are_of(dir));
         self.pins.insert(known.unwrap_or_else(|| Pins::read(self.substrate, dir))).bytes(name)

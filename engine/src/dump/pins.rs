@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kaas_substrate::Substrate;
 
-use crate::log::{SegmentFile, SegmentName};
+use crate::log::{SegmentFile, SegmentFileName};
 use crate::manifest::versioned;
 use crate::manifest::{IndexLengths, MANIFEST, Manifest};
 
@@ -31,7 +31,7 @@ impl Pins {
     /// The bytes of a file of a segment that count; `None` if all may, or it cannot be told.
     pub(super) fn bytes(&self, name: &str) -> Option<u64> {
         let manifest = self.manifest.as_ref()?;
-        let (segment, file) = SegmentName::parse(name)?;
+        let SegmentFileName { segment, file, version } = SegmentFileName::parse(name)?;
         let Some(entry) = manifest.segments.iter().find(|entry| entry.name() == Some(segment)) else {
             // It may have been appended to since the manifest was written.
             let counts = !segment.is_rewritten()
@@ -43,7 +43,9 @@ impl Pins {
         let IndexLengths { offset_index_bytes, time_index_bytes, txn_index_bytes } =
             match (file, entry.indexes) {
                 (SegmentFile::Log, _) => return Some(entry.bytes),
-                (_, lengths) => lengths?,
+                // Others have been written in its place.
+                (_, Some(files)) if files.version != version => return Some(0),
+                (_, files) => files?.lengths,
             };
         match file {
             SegmentFile::Log => None,
