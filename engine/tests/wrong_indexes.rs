@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
+use kaas_engine::batch::{BatchOptions, Marker, SimpleRecord, data_batch};
 use kaas_engine::manifest::versioned::read_highest;
 use kaas_engine::manifest::{IndexFiles, MANIFEST, Manifest};
 use kaas_engine::types::{Offset, Timestamp};
@@ -18,7 +18,7 @@ use kaas_engine::verify::Kind;
 use kaas_engine::{Isolation, LogConfig, ReadRequest, RecordsPart, TimeQuery};
 use kaas_fault_injection::faulty::{Faulty, Point, Rule, Rules, Verdict};
 use kaas_substrate::{ErrorClass, Substrate};
-use looking::{assert_clean, assert_found, change, files};
+use looking::{assert_clean, assert_found, change, end_transaction, files, look, transactional};
 use support::{Log, START, Volume};
 
 const RECORDS: i64 = 200;
@@ -152,6 +152,45 @@ fn an_offset_index_of_too_small_offsets_hides_nothing() {
         }
     });
     is_mended(&volume, "an offset index with wrong offsets");
+}
+
+/// What is built anew does not know what was stable when a transaction was aborted: nothing is wrong with that.
+#[test]
+fn aborted_transactions_are_in_an_index_that_is_built_anew() {
+    let mut volume = Volume::local();
+    volume.config = LogConfig { segment_bytes: 2000, index_interval_bytes: 1, ..LogConfig::default() };
+    let log = volume.open();
+    let mut aborted = Vec::new();
+    for n in 0..20 {
+        let appended = log.append_batch(&transactional(8, n, "aborted")).unwrap();
+        log.append(&["plain"]).unwrap();
+        end_transaction(&log, 8, Marker::Abort);
+        aborted.push((8, appended.base_offset.0));
+    }
+    log.close();
+    std::fs::remove_file(first_index(&volume, ".txnindex")).unwrap();
+    let log = volume.open();
+    let read = || {
+        let (mut found, mut from) = (Vec::new(), Offset(0));
+        while from < log.partition.status().last_stable {
+            let isolation = Isolation::ReadCommitted;
+            let request =
+                ReadRequest { from, max_bytes: 1, at_least_one: true, isolation, file_ranges: false };
+            let fetched = log.read_with(request).unwrap();
+            found.extend(fetched.aborted.iter().map(|found| (found.producer_id.0, found.first_offset.0)));
+            from = Offset(support::decode_offsets(&fetched).last().unwrap() + 1);
+        }
+        found.dedup();
+        found
+    };
+    assert_eq!(read(), aborted);
+    until_rebuilt(&volume, 2);
+    assert_clean(&volume, "built anew");
+    assert_eq!(read(), aborted);
+    log.close();
+    let log = volume.open();
+    assert_eq!(log.records().len(), look(&volume).records as usize);
+    assert_clean(&volume, "read by the next leader");
 }
 
 #[test]
