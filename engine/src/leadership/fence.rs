@@ -109,23 +109,27 @@ pub(super) fn taken_away_by(fence: &dyn RecordFile) -> Result<Option<Epoch>> {
     })
 }
 
-/// All records of the fence in `dir` that are not zeros, lowest epoch first; for tools.
+/// All records of the fence in `dir` that are not zeros, lowest epoch first; for tools, which may have no right to write there
+/// (a mount that is read-only, another user).
 pub fn records(substrate: &dyn Substrate, dir: &Path) -> Result<Vec<(Epoch, FenceRecord)>> {
-    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
+    let fence = substrate.open(&dir.join(FENCE_NAME), OpenMode::ReadUncached)?;
     let mut found = Vec::new();
-    let end = fence.records()?;
+    let mut buffer = vec![0; usize::try_from(RECORDS_PER_CALL).unwrap_or(1) * RECORD_BYTES];
     let mut first = 0;
-    while first < end {
-        let read = read_some(fence.as_ref(), first, end)?;
-        for (record, at) in read.iter().zip(first..) {
+    loop {
+        let read = fence.read_at(&mut buffer, first * RECORD_BYTES as u64)?;
+        let (records, _) = buffer.get(..read).unwrap_or_default().as_chunks::<RECORD_BYTES>();
+        for (record, at) in records.iter().zip(first..) {
             match FenceRecord::decode(record, epoch_at(at)) {
                 FenceRecord::Unclaimed => {}
                 used => found.push((epoch_at(at), used)),
             }
         }
-        first += read.len() as u64;
+        if read < buffer.len() {
+            return Ok(found);
+        }
+        first += records.len() as u64;
     }
-    Ok(found)
 }
 
 /// Up to one call's worth of records from `first` on, below `end`.

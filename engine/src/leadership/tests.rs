@@ -196,6 +196,15 @@ fn a_lost_or_foreign_own_record_is_not_leading() {
 }
 
 #[test]
+fn who_only_looks_needs_no_right_to_write() {
+    let volume = volume();
+    take(&volume, 1, "a").unwrap();
+    let rules = Rules::new([Rule::nth(Point::OpenRecords, 1, Verdict::Fail(ErrorClass::Invalid))]);
+    let read_only = Faulty::new(volume, rules as Arc<dyn Hook>);
+    assert_eq!(records(&read_only, Path::new("d")).unwrap().len(), 1);
+}
+
+#[test]
 fn a_failed_read_is_unknown_and_passes() {
     let volume = volume();
     let rules = Rules::new([]);
