@@ -7,9 +7,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kaas_engine::batch::Marker;
+use kaas_engine::manifest::versioned::read_highest;
+use kaas_engine::manifest::{MANIFEST, Manifest};
 use kaas_engine::types::{Epoch, ProducerId};
 use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, verify_partition};
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
+use kaas_substrate::OpenMode;
 
 use crate::choices::Stream;
 use crate::clients::{Batch, check_sequences};
@@ -20,6 +23,7 @@ use crate::leader::{open, wait};
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
 use crate::reading::{Reading, read_all};
+use crate::records::{Fetched, decode};
 use crate::repair;
 use crate::replay::Replay;
 use crate::scheduler::Dead;
@@ -165,6 +169,34 @@ fn look(cluster: &Arc<Cluster>, topic: &Topic, with_producers: bool) {
     }
 }
 
+/// The batches of the segments that the manifest names, read from their files.
+fn compacted_batches(cluster: &Cluster, topic: &Topic) -> Vec<Fetched> {
+    let volume = cluster.storage.mount(cluster.auditor());
+    let manifest = read_highest::<Manifest>(&*volume, &topic.dir, MANIFEST).ok().flatten();
+    let segments = manifest.map(|(_, manifest)| manifest.segments).unwrap_or_default();
+    let mut batches = Vec::new();
+    for entry in segments {
+        let Some(name) = entry.name() else { continue };
+        let path = topic.dir.join(format!("{name}.log"));
+        let read = volume.open(&path, OpenMode::ReadUncached).and_then(|file| {
+            let mut bytes = vec![0; usize::try_from(entry.bytes).unwrap_or(0)];
+            let read = file.read_at(&mut bytes, 0)?;
+            bytes.truncate(read);
+            Ok(bytes)
+        });
+        match read
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| decode(bytes.into(), topic.form).map_err(|error| error.to_string()))
+        {
+            Ok(found) => batches.extend(found),
+            Err(error) => {
+                cluster.scheduler.report(Problem::Damaged(format!("{}: {error}", path.display())));
+            }
+        }
+    }
+    batches
+}
+
 /// Reads all of a partition, in both ways, and compares it with what everybody was told, and with what its leader says.
 fn look_at_records(cluster: &Arc<Cluster>, process: &Process, topic: &Topic, partition: &Arc<Partition>) {
     let status = partition.status();
@@ -172,8 +204,20 @@ fn look_at_records(cluster: &Arc<Cluster>, process: &Process, topic: &Topic, par
     let mut replay = Replay::default();
     let isolation = Isolation::ReadUncommitted;
     let mut reading = Reading { from: None, max_bytes: 1 << 20, isolation, ranges_again_after: None };
+    // Consumers are not shown what compaction has left without a record; it says who the producers are.
+    let mut behind = i64::MIN;
+    if cluster.config.compact {
+        for batch in compacted_batches(cluster, topic) {
+            behind = behind.max(batch.header.next_offset().0);
+            if batch.header.last_offset() >= status.log_start {
+                replay.batch(&batch);
+            }
+        }
+    }
     let read = read_all(cluster, process, topic, partition, reading, |batch, _| {
-        replay.batch(batch);
+        if batch.header.base_offset.0 >= behind {
+            replay.batch(batch);
+        }
         records.extend(batch.records.iter().filter(|(offset, _)| *offset >= status.log_start.0).cloned());
     });
     if let Err(error) = read {

@@ -141,7 +141,7 @@ impl History {
     }
 
     /// Damage may have taken what stood at `offset`, and given its place to `value`; or taken `value`, or what is known of those who
-    /// sent it, before anybody was told who would not send it again.
+    /// sent it, before anybody was told who would not send it again. Without a manifest, one that never counted may be taken for it.
     fn forget_what_was_hit(&mut self, offset: i64, value: &str) {
         let known = self.seen.get(&offset).map(|(known, _)| known);
         let other = known.filter(|known| *known != value && self.harm.has_hit(known));
@@ -152,7 +152,9 @@ impl History {
         let start = self.told_log_start();
         let may_be_gone = |place: i64| self.harm.has_hit(value) || self.harm.happened() && place < start;
         let place = self.places.get(value).copied().filter(|place| *place != offset);
-        if let Some(place) = place.filter(|place| may_be_gone(*place) && !self.told.contains(value)) {
+        if let Some(place) = place
+            .filter(|place| may_be_gone(*place) && (self.harm.manifest_lost || !self.told.contains(value)))
+        {
             self.places.remove(value);
             self.seen.remove(&place);
         }
