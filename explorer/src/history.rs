@@ -89,6 +89,7 @@ impl History {
     /// A record was acknowledged by, or read from, a leader.
     pub fn saw(&mut self, epoch: u32, offset: i64, value: &str, how: &str) -> Result<(), Problem> {
         if self.is_lost_since(epoch, offset, value) {
+            self.harm.takes_from_producer_of(value);
             return Ok(());
         }
         let told = || format!("{how} at epoch {epoch}");

@@ -55,8 +55,13 @@ impl Harm {
     }
 
     fn hit(&mut self, name: String) {
-        self.producers.extend(Sender::of(&name).map(|sender| sender.producer));
+        self.takes_from_producer_of(&name);
         self.hit.insert(name);
+    }
+
+    /// A record is lost that its producer may have been told of: what leaders know of the producer is not what it knows.
+    pub fn takes_from_producer_of(&mut self, name: &str) {
+        self.producers.extend(Sender::of(name).map(|sender| sender.producer));
     }
 
     /// A leader that meets no damage any more has shown a record: it is whole.
