@@ -194,6 +194,14 @@ fn a_gap_between_segments_is_refused_unless_the_cleaner_may_have_left_it() {
     assert_eq!(only_problem(&kafka, &options()), "offsets 0 to 1 are missing");
     kafka.checkpoint("cleaner-offset", &["orders 0 6"]);
     assert_eq!(imported(&kafka, &options()).2, ["v2", "v3", "v4", "v5", "v6"]);
+    // Who knows that it was compacted once may say so, of this topic alone. What it is to be from now on says nothing.
+    kafka.checkpoint("cleaner-offset", &[]);
+    let gaps = Options { gaps: vec!["orders".into()], ..options() };
+    assert_eq!(imported(&kafka, &gaps).2, ["v2", "v3", "v4", "v5", "v6"]);
+    assert!(
+        kafka.problems_with(&Options { gaps: vec!["order".into()], ..options() })[0]
+            .contains("no topic \"order\"")
+    );
 }
 
 #[test]
@@ -214,7 +222,7 @@ fn a_segment_below_the_log_start_is_not_looked_at() {
 #[test]
 fn a_directory_that_has_been_taken_away_is_missed() {
     let kafka = Kafka::orders();
-    kafka.ends(&["orders 0 7", "orders 1 0", "payments 0 5", "__consumer_offsets 3 9"]);
+    kafka.ends(&["orders 0 7", "orders 1 0", "payments 0 5"]);
     assert_eq!(only_problem(&kafka, &options()), "there is no directory payments-0, whose log ended at 5");
     assert!(kafka.problems_with(&Options { topics: vec!["orders".into()], ..options() }).is_empty());
     // A partition of a topic of which others are there is told of once.
@@ -333,6 +341,42 @@ fn a_metadata_log_that_is_not_whole_is_refused() {
             .contains("the metadata log cannot be read: offsets 0 to 1 are missing")
     );
     metadata(&kafka, "00000000000000000002-0000000001.checkpoint", 0, &[topic, partitions]);
+    assert!(kafka.problems().is_empty());
+}
+
+#[test]
+fn partitions_of_committed_offsets_that_are_missing_are_told() {
+    let kafka = Kafka::orders();
+    let ends = ["orders 0 7", "orders 1 0"];
+    kafka.ends(&[&ends[..], &["__consumer_offsets 3 9"]].concat());
+    let without = Options { without_groups: true, ..options() };
+    let told = "there is no directory __consumer_offsets-3, whose log ended at 9";
+    assert_eq!(only_problem(&kafka, &options()), told);
+    assert!(kafka.problems_with(&without).is_empty());
+    // It was moved to another log directory.
+    let other = Kafka::new();
+    other.log("__consumer_offsets-3", 0, &[]);
+    let sources = [kafka.sources(), other.sources()].concat();
+    let planned = plan(&sources, None, &options(), &Progress::default()).unwrap();
+    assert_eq!(planned.report().problems, []);
+    // Of one that never was in these directories only the metadata knows.
+    kafka.ends(&ends);
+    kafka.log("__consumer_offsets-0", 0, &[]);
+    let topic = |name: &str, id: &[u8; 16]| metadata_record(2, &[&compact(name), id]);
+    let partition = |n: u8, id: &[u8; 16]| metadata_record(3, &[&[0, 0, 0, n], id]);
+    let offsets = [7; 16];
+    let records = [
+        topic("orders", &ID),
+        partition(0, &ID),
+        partition(1, &ID),
+        topic("__consumer_offsets", &offsets),
+        partition(0, &offsets),
+        partition(1, &offsets),
+    ];
+    metadata(&kafka, "00000000000000000000.log", 0, &records);
+    assert_eq!(only_problem(&kafka, &options()), "1 of the 2 partitions of __consumer_offsets are not here");
+    assert!(kafka.problems_with(&without).is_empty());
+    kafka.log("__consumer_offsets-1", 0, &[]);
     assert!(kafka.problems().is_empty());
 }
 

@@ -59,7 +59,7 @@ pub trait Substrate: Send + Sync + fmt::Debug {
     ///
     /// After an error or a crash it may have both names. Not every volume can (one without hard links, a directory with a
     /// quota of its own): any other error than `NotFound`, `Exists`, or `NoSpace` may mean that, and the caller copies. Durable
-    /// only after [`Substrate::sync_dir`] of the new directory, then of the former one.
+    /// on return; the new name is before the former one goes.
     fn move_file(&self, from: &Path, _to: &Path) -> Result<()> {
         Err(Error::new(Operation::Rename, from, Errno::XDEV.into()))
     }

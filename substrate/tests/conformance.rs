@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kaas_substrate::conformance::{Hosts, Report, checks, run};
-use kaas_substrate::{Local, Memory};
+use kaas_substrate::{Local, Memory, Substrate};
 
 #[track_caller]
 fn assert_passed(failed: &[Report]) {
@@ -30,6 +30,18 @@ fn local_in(parent: &std::path::Path) -> Vec<Report> {
 #[test]
 fn local_on_the_disk() {
     assert_passed(&local_in(&std::env::temp_dir()));
+}
+
+/// The suite lets a volume off that cannot; these can.
+#[test]
+fn files_move_on_local_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = Local::open(dir.path()).unwrap();
+    volume.create_dir("d".as_ref()).unwrap();
+    std::fs::write(dir.path().join("f"), "one").unwrap();
+    volume.move_file("f".as_ref(), "d/f".as_ref()).unwrap();
+    assert_eq!(std::fs::read(dir.path().join("d/f")).unwrap(), b"one");
+    assert!(!dir.path().join("f").exists());
 }
 
 #[test]

@@ -166,7 +166,11 @@ impl Shared {
                 ) => {
                     epoch = self.epochs.advance_above(highest).map_err(unavailable)?;
                 }
-                Err(error @ (OpenError::Damaged { .. } | OpenError::SnapshotMissing { .. })) => {
+                Err(
+                    error @ (OpenError::Damaged { .. }
+                    | OpenError::SnapshotMissing { .. }
+                    | OpenError::Foreign { .. }),
+                ) => {
                     return Err(GroupLogError::Damaged { slot, reason: error.to_string() });
                 }
                 Err(error) => return Err(unavailable(error.to_string())),

@@ -4,7 +4,7 @@
 //! value takes it back. Keys of higher versions are about members of groups, who have to join anew. Values of version 4 (and
 //! up) are "flexible": strings have compact lengths. Offsets that are part of a transaction count once its marker says so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use bytes::Bytes;
 use kaas_substrate::{OpenMode, Substrate};
 use serde::Serialize;
 
-use super::kafka_files::{DirName, Fields, FileName};
+use super::kafka_files::{DirName, Fields, FileName, RECOVERY_POINT_CHECKPOINT};
 use super::missing::missing;
 use super::source::{Checkpoints, Source, shown};
 use super::{ImportError, Problem};
@@ -137,12 +137,23 @@ fn committed(partition: i32, value: &[u8]) -> Option<CommittedOffset> {
 
 impl GroupOffsets {
     /// Reads what Kafka's groups have committed, in all `sources` that are whole log directories. Of several replicas of a
-    /// partition the longest counts.
-    pub(super) fn read(sources: &[Source], problems: &mut Vec<Problem>) -> Self {
+    /// partition the longest counts. `expected` is how many partitions the topic has, if Kafka's metadata says it: a group whose
+    /// partition is missing would begin anew without a word.
+    pub(super) fn read(sources: &[Source], expected: Option<u32>, problems: &mut Vec<Problem>) -> Self {
         let mut longest: BTreeMap<u32, (Offset, Offsets)> = BTreeMap::new();
+        let mut partitions_here = BTreeSet::new();
+        let mut absent = Vec::new();
         for source in sources.iter().filter(|source| source.only.is_none()) {
             let volume = &*source.volume;
             let replicas = partitions_in(volume).and_then(|(checkpoints, partitions)| {
+                partitions_here.extend(partitions.iter().copied());
+                if checkpoints.is_clean {
+                    let of_topic =
+                        checkpoints.recovery_points.iter().filter(|((topic, _), _)| topic == TOPIC);
+                    let gone = of_topic.filter(|((_, partition), _)| !partitions.contains(partition));
+                    let checkpoint = shown(volume, Path::new(RECOVERY_POINT_CHECKPOINT));
+                    absent.extend(gone.map(|((_, partition), end)| (checkpoint.clone(), *partition, *end)));
+                }
                 let read = |partition| Ok((partition, read_dir(volume, partition, &checkpoints, problems)?));
                 partitions.into_iter().map(read).collect::<Result<Vec<_>, kaas_substrate::Error>>()
             });
@@ -157,6 +168,23 @@ impl GroupOffsets {
                 }
                 Err(error) => problems.push(Problem::unreadable(volume, &error)),
             }
+        }
+        // Those that were moved to another log directory are there.
+        absent.retain(|(_, partition, _)| partitions_here.insert(*partition));
+        problems.extend(absent.into_iter().map(|(checkpoint, partition, end)| {
+            let problem = format!("there is no directory {TOPIC}-{partition}, whose log ended at {end}");
+            Problem::new(checkpoint, problem, WITHOUT)
+        }));
+        let missing =
+            (0..expected.unwrap_or(0)).filter(|partition| !partitions_here.contains(partition)).count();
+        let whole = sources.iter().find(|source| source.only.is_none());
+        if let Some(source) = whole.filter(|_| missing > 0) {
+            let of = expected.unwrap_or(0);
+            problems.push(Problem::new(
+                source.volume.root().to_owned(),
+                format!("{missing} of the {of} partitions of {TOPIC} are not here"),
+                "give all log directories that hold some, or import without committed offsets (--no-groups)",
+            ));
         }
         Self { offsets: longest.into_values().flat_map(|(_, offsets)| offsets).collect() }
     }

@@ -73,6 +73,11 @@ impl State {
         self.topics.get(&id).map(|topic| topic.partitions)
     }
 
+    /// How many partitions the topic of that name has; `None` if there is no such topic.
+    pub(super) fn partitions_of(&self, name: &str) -> Option<u32> {
+        self.topics.values().find(|topic| topic.name == name).map(|topic| topic.partitions)
+    }
+
     /// The names of all topics.
     pub(super) fn topics(&self) -> impl Iterator<Item = &str> {
         self.topics.values().map(|topic| topic.name.as_str())

@@ -82,6 +82,8 @@ pub struct Options {
     pub topics: Vec<String>,
     /// Configs that every imported topic gets, in place of what Kafka's metadata says.
     pub configs: BTreeMap<String, String>,
+    /// Topics that may have gaps, though nothing says that they are or were compacted.
+    pub gaps: Vec<String>,
     /// Kafka was not stopped cleanly: what it had not finished writing is cut off, as its own recovery would.
     pub after_crash: bool,
     /// Leaves the groups' committed offsets behind.
@@ -205,7 +207,8 @@ struct PlannedTopic {
     has_new_id: bool,
     configs: BTreeMap<String, String>,
     not_carried: Vec<ConfigReport>,
-    is_compacted: bool,
+    /// Its logs may have gaps: it is compacted, or was.
+    may_have_gaps: bool,
     partitions: Vec<(SourcePartition, ReadPartition)>,
 }
 
@@ -287,10 +290,10 @@ fn copy(
     let mut sink = PartitionSink::begin(volume, dir, &identity, checked.highest_epoch, progress)?;
     let mut problems = Vec::new();
     let interval = interval_bytes(&topic.configs);
-    let was_cleaned = topic.is_compacted || partition.was_cleaned;
+    let may_have_gaps = topic.may_have_gaps || partition.was_cleaned;
     // Segments of which none counts are read again only to see that they have not changed.
     let into: &mut dyn Sink = if checked.segments.is_empty() { &mut Nowhere } else { &mut sink };
-    let read = read_partition(partition, was_cleaned, interval, into, progress, &mut problems)?;
+    let read = read_partition(partition, may_have_gaps, interval, into, progress, &mut problems)?;
     if read != *checked || !problems.is_empty() {
         return Err(ImportError::Changed { path: shown(&*partition.volume, &partition.dir) });
     }

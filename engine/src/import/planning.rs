@@ -11,7 +11,7 @@ use kaas_config::{BrokerConfigs, ConfigError, TopicConfigs, Value, topic_definit
 use kaas_substrate::{OpenMode, Substrate};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::group_offsets::GroupOffsets;
+use super::group_offsets::{self, GroupOffsets};
 use super::kafka_files::INTERNAL_TOPICS;
 use super::missing::doubt_about_start;
 use super::read::{Nowhere, log_path, read_partition};
@@ -103,14 +103,21 @@ pub fn plan(
             .configs(&name)
             .into_iter()
             .partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
+        let is_compacted = |configs: &BTreeMap<String, String>| {
+            configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
+        };
+        let was_compacted = is_compacted(&configs);
         configs.extend(options.configs.clone());
         problems.extend(wrong_configs(&name, &configs));
         let mut topic = PlannedTopic {
-            name,
             id,
             has_new_id: known_id.is_none(),
             not_carried: not_carried.into_iter().map(ConfigReport::new).collect(),
-            is_compacted: configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact")),
+            // What the topic is to be is no sign of what it was, unless there is no other.
+            may_have_gaps: was_compacted
+                || (!report.has_metadata && is_compacted(&configs))
+                || options.gaps.contains(&name),
+            name,
             partitions: Vec::with_capacity(partitions.len()),
             configs,
         };
@@ -123,7 +130,7 @@ pub fn plan(
     }
     let mut groups = GroupOffsets::default();
     if !options.without_groups {
-        groups = GroupOffsets::read(sources, &mut problems);
+        groups = GroupOffsets::read(sources, metadata.partitions_of(group_offsets::TOPIC), &mut problems);
         groups.retain(|name| topics.iter().any(|topic| topic.name == name));
     }
     (report.groups, report.committed_offsets) = groups.counts();
@@ -162,8 +169,8 @@ fn read_partitions(
 ) -> Result<(), ImportError> {
     let interval = interval_bytes(&topic.configs);
     for partition in partitions.into_iter().filter(|partition| partition.is_listed) {
-        let was_cleaned = topic.is_compacted || partition.was_cleaned;
-        match read_partition(&partition, was_cleaned, interval, &mut Nowhere, progress, problems) {
+        let may_have_gaps = topic.may_have_gaps || partition.was_cleaned;
+        match read_partition(&partition, may_have_gaps, interval, &mut Nowhere, progress, problems) {
             Ok(read) => topic.partitions.push((partition, read)),
             Err(error) if progress.cancelled.load(Ordering::Relaxed) => return Err(error.into()),
             Err(error) => {

@@ -27,8 +27,8 @@ const OLD_LENGTH_MIN: i32 = 14;
 /// Most problems of one partition that are told.
 const PROBLEMS_MAX: usize = 20;
 
-const GAP_HINT: &str =
-    "restore the segment; for a topic that was compacted once, give --config cleanup.policy=compact";
+const GAP_HINT: &str = "restore the segments, or take another replica; if the topic was compacted once, which leaves \
+                        gaps, --gaps TOPIC takes it as it is";
 
 /// Where what was read goes.
 pub(super) trait Sink {

@@ -110,7 +110,8 @@ pub(super) struct Checkpoints {
     /// Kafka was stopped cleanly: they are as of the end.
     pub(super) is_clean: bool,
     log_starts: BTreeMap<(String, u32), i64>,
-    recovery_points: BTreeMap<(String, u32), i64>,
+    /// By topic and partition.
+    pub(super) recovery_points: BTreeMap<(String, u32), i64>,
     cleaned: BTreeMap<(String, u32), i64>,
 }
 
@@ -181,7 +182,7 @@ pub(super) fn find(
     {
         problems.push(Problem::new(first_root(), NOTHING_HERE, NOTHING_HERE_HINT));
     }
-    for name in &options.topics {
+    for name in options.topics.iter().chain(&options.gaps) {
         if !found.topics.contains_key(name) {
             problems.push(Problem::new(
                 first_root(),

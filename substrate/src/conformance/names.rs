@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::{Check, Hosts, Outcome, ensure, ensure_fails, get, names_in, path, put};
-use crate::ErrorClass::{Exists, Invalid, NotFound};
+use crate::ErrorClass::{Exists, Invalid, NotFound, Other};
 use crate::{Entry, EntryKind, OpenMode};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -167,15 +167,13 @@ fn move_file(hosts: &Hosts) -> Outcome {
     let volume = hosts.first.as_ref();
     volume.create_dir(path("d"))?;
     put(volume, "f", b"one")?;
-    ensure_fails("what is not there", volume.move_file(path("gone"), path("d/gone")), NotFound).or_else(
-        |problem| {
-            // A volume that cannot says so, and the caller copies.
-            ensure_fails("a move", volume.move_file(path("f"), path("d/f")), Invalid).map_err(|_| problem)
-        },
-    )?;
-    if volume.move_file(path("f"), path("d/f")).is_err() {
+    if let Err(error) = volume.move_file(path("f"), path("d/f")) {
+        // A volume that cannot says so, and the caller copies.
+        ensure!(matches!(error.class, Invalid | Other), "a move fails with {error}");
+        ensure!(names_in(volume, "")? == ["d", "f"] && names_in(volume, "d")?.is_empty(), "it is half done");
         return Ok(());
     }
+    ensure_fails("what is not there", volume.move_file(path("gone"), path("d/gone")), NotFound)?;
     ensure!(names_in(volume, "")? == ["d"] && get(volume, "d/f")? == b"one", "it is not in one place, whole");
     put(volume, "f", b"two")?;
     ensure_fails("a name that is taken", volume.move_file(path("f"), path("d/f")), Exists)?;

@@ -224,8 +224,12 @@ impl Substrate for Mounted {
     fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
         check_named(Operation::Rename, from)?;
         check_named(Operation::Rename, to)?;
+        let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
         self.link(from, to).at(Operation::Rename, from)?;
-        self.remove_file(from)
+        // A crash may undo what was done in one directory and not what was done in another.
+        self.sync_dir(&parent(to))?;
+        self.remove_file(from)?;
+        self.sync_dir(&parent(from))
     }
 
     fn remove_file(&self, path: &Path) -> Result<()> {

@@ -47,6 +47,9 @@ pub struct ImportArgs {
     /// A config for every imported topic, whatever Kafka's metadata says
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = config)]
     configs: Vec<(String, String)>,
+    /// This topic may have gaps: it was compacted once; may be given several times
+    #[arg(long, value_name = "NAME")]
+    gaps: Vec<String>,
     /// Kafka was killed: cut off what it had not finished writing, as it would itself when started
     #[arg(long)]
     after_crash: bool,
@@ -83,6 +86,7 @@ pub fn run(args: &ImportArgs) -> ExitCode {
     let options = Options {
         topics: args.topics.clone(),
         configs: args.configs.iter().cloned().collect::<BTreeMap<_, _>>(),
+        gaps: args.gaps.clone(),
         after_crash: args.after_crash,
         without_groups: args.no_groups,
         node_id: args.node_id,

@@ -61,7 +61,7 @@ pub(super) fn act(
         still_leads(leadership)?;
     }
     for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
-        quarantine::take(volume, dir, &moved.name)?;
+        quarantine::take(volume, dir, &moved.name, leadership.epoch())?;
     }
     remove_unneeded(volume, dir, view, plan)?;
     for kind in [MANIFEST, CHECKPOINT, PRODUCER_STATE] {
@@ -79,7 +79,7 @@ fn prepare(
     leadership: &Leadership,
 ) -> Result<(), EngineError> {
     for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-        quarantine::copy(volume, dir, copied)?;
+        quarantine::copy(volume, dir, copied, leadership.epoch())?;
     }
     for segment in &plan.salvage.segments {
         if segment.exists && segment.source.entry.is_none() {
@@ -122,6 +122,11 @@ fn discard(volume: &dyn Substrate, dir: &Path, plan: &Plan) {
         for file in SegmentFile::ALL {
             let _ = volume.remove_file(&name.path(dir, file));
         }
+    }
+    let reindexed =
+        plan.reindexed.iter().filter_map(|reindexed| plan.manifest.segments.get(reindexed.at)?.name());
+    for (segment, file) in reindexed.flat_map(|name| SegmentFile::INDEXES.map(|file| (name, file))) {
+        let _ = volume.remove_file(&SegmentFileName { segment, file, version: Some(plan.version) }.path(dir));
     }
     if plan.producers.is_some() {
         let _ = volume.remove_file(&dir.join(PRODUCER_STATE.file_name(plan.version)));

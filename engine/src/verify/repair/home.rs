@@ -287,7 +287,7 @@ impl HomeRepair<'_> {
         let volume = self.context.substrate;
         let failed = |error: kaas_substrate::Error| said(&error);
         for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-            quarantine::copy(volume, self.dir, copied).map_err(failed)?;
+            quarantine::copy(volume, self.dir, copied, controller.epoch()).map_err(failed)?;
         }
         let version = FileVersion { epoch: controller.epoch(), number: 1 };
         if let Some((bytes, _)) = &plan.topic_id {
@@ -301,7 +301,7 @@ impl HomeRepair<'_> {
         }
         still_leads(controller)?;
         for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
-            quarantine::take(volume, self.dir, &moved.name).map_err(failed)?;
+            quarantine::take(volume, self.dir, &moved.name, controller.epoch()).map_err(failed)?;
         }
         for (kind, _) in &plan.versions {
             versioned::remove_below(volume, self.dir, *kind, version).map_err(failed)?;

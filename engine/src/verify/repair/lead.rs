@@ -146,7 +146,7 @@ impl<'a> Led<'a> {
         let mut epoch = self.next_epoch(written)?;
         if self.full_of_holes {
             // A claim mends some of it.
-            quarantine::copy(volume, self.dir, &Self::fence()).map_err(|error| said(&error))?;
+            quarantine::copy(volume, self.dir, &Self::fence(), epoch).map_err(|error| said(&error))?;
         }
         if self.fenceless {
             self.make_dir().map_err(|error| said(&error))?;

@@ -142,9 +142,13 @@ impl Looked<'_> {
     ) -> Manifest {
         let before = self.view.manifest();
         let first = segments.first().map_or(next_offset.0, |first| first.base_offset);
-        let said = before.map_or(first, |manifest| manifest.log_start_offset);
-        let log_start_offset = said.max(first).min(next_offset.0);
         let high_watermark = segments.last().map_or(next_offset.0, |last| last.end_offset);
+        // What an impossible manifest says must not hide records that can be read.
+        let said = before.map(|manifest| manifest.log_start_offset);
+        let said = said
+            .filter(|start| self.possible_manifest().is_some() || (0..=high_watermark).contains(start))
+            .unwrap_or(first);
+        let log_start_offset = said.max(first).min(next_offset.0);
         let first_dirty_offset = before.map_or(0, |manifest| manifest.first_dirty_offset);
         Manifest {
             epoch: epoch.get(),

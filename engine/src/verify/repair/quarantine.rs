@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use kaas_substrate::{Entry, EntryKind, ErrorClass, File, OpenMode, Result, Substrate, printable};
 
+use crate::types::Epoch;
+
 /// Name of the directory.
 pub(crate) const QUARANTINE_DIR: &str = "quarantine";
 
@@ -71,8 +73,12 @@ pub(super) fn refusal(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
 /// Copies a file, or a part of it: what is zeros is not written, so that a copy takes no more room than the bytes in it. Durable
 /// on return. A copy that is there already is not made again, so a repair that was cut off may be repeated; another file of the
 /// same name gets a number.
-pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) -> Result<()> {
+///
+/// `by` is the epoch that the repair has claimed. It stands in the name of a copy under way, so that a repair that was
+/// deposed, and goes on late, writes over none of its successor's.
+pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined, by: Epoch) -> Result<()> {
     let quarantine = make_dir(substrate, dir)?;
+    remove_partial(substrate, &quarantine, by)?;
     let path = dir.join(&what.name);
     // What the volume says of holes is asked for below, and some know only what has been synced.
     let durable = substrate.make_durable(&path, u64::MAX);
@@ -92,7 +98,7 @@ pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) ->
         let target = quarantine.join(&numbered);
         match substrate.open(&target, OpenMode::ReadUncached) {
             Err(error) if error.is_not_found() => {
-                let mut partial = OsString::from(PARTIAL_PREFIX);
+                let mut partial = partial_prefix(by);
                 partial.push(numbered);
                 return source.copy_to(substrate, &quarantine.join(partial), &target);
             }
@@ -109,16 +115,13 @@ pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined) ->
 }
 
 /// Moves a whole file, without copying it where the volume can. Durable on return. May be repeated, as [`copy`].
-pub(super) fn take(substrate: &dyn Substrate, dir: &Path, name: &OsStr) -> Result<()> {
+pub(super) fn take(substrate: &dyn Substrate, dir: &Path, name: &OsStr, by: Epoch) -> Result<()> {
     let quarantine = make_dir(substrate, dir)?;
     let source = dir.join(name);
     for numbered in numbered(name) {
         let target = quarantine.join(numbered);
         match substrate.move_file(&source, &target) {
-            Ok(()) => {
-                substrate.sync_dir(&quarantine)?;
-                return substrate.sync_dir(dir);
-            }
+            Ok(()) => return Ok(()),
             // Moved by a repair that was cut off.
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) if error.is_exists() => {
@@ -133,13 +136,33 @@ pub(super) fn take(substrate: &dyn Substrate, dir: &Path, name: &OsStr) -> Resul
                 return Err(error);
             }
             Err(_) => {
-                copy(substrate, dir, &Quarantined::whole(name, true))?;
+                copy(substrate, dir, &Quarantined::whole(name, true), by)?;
                 substrate.remove_file(&source)?;
                 return substrate.sync_dir(dir);
             }
         }
     }
     Err(too_many(&quarantine.join(name)))
+}
+
+/// What the names of copies under way begin with.
+fn partial_prefix(by: Epoch) -> OsString {
+    format!("{PARTIAL_PREFIX}{:08x}-", by.get()).into()
+}
+
+/// Removes what earlier repairs have not finished: who is still at it was deposed, and finds its copy gone.
+fn remove_partial(substrate: &dyn Substrate, quarantine: &Path, by: Epoch) -> Result<()> {
+    let own = partial_prefix(by);
+    let is_earlier = |name: &OsStr| {
+        name.as_encoded_bytes().starts_with(PARTIAL_PREFIX.as_bytes()) && name < own.as_os_str()
+    };
+    for entry in substrate.list(quarantine)?.iter().filter(|entry| is_earlier(&entry.name)) {
+        match substrate.remove_file(&quarantine.join(&entry.name)) {
+            Err(error) if !error.is_not_found() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn make_dir(substrate: &dyn Substrate, dir: &Path) -> Result<PathBuf> {
@@ -256,5 +279,35 @@ impl Piece {
             at += own.len() as u64;
         }
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kaas_substrate::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_copy_leaves_that_of_a_later_repair_alone_and_removes_what_earlier_ones_left() {
+        let volume = Memory::new();
+        let put = |name: &str, bytes: &[u8]| {
+            let file = volume.open(Path::new(name), OpenMode::CreateNew).unwrap();
+            file.write_all_at(&[IoSlice::new(bytes)], 0).unwrap();
+        };
+        volume.create_dir(Path::new("d")).unwrap();
+        volume.create_dir(Path::new("d/quarantine")).unwrap();
+        put("d/f", b"whole");
+        put("d/quarantine/~tmp-00000004-f", b"wh");
+        put("d/quarantine/~tmp-00000006-f", b"who");
+        let by = Epoch::new(5).unwrap();
+        copy(&volume, Path::new("d"), &Quarantined::whole("f", false), by).unwrap();
+        let mut names: Vec<_> = volume.list(Path::new("d/quarantine")).unwrap();
+        names.sort_by(|one, other| one.name.cmp(&other.name));
+        let names: Vec<_> = names.iter().map(|entry| entry.name.to_str().unwrap()).collect();
+        assert_eq!(names, ["f", "~tmp-00000006-f"]);
+        let (copied, later) = ("d/quarantine/f", "d/quarantine/~tmp-00000006-f");
+        let read = |name: &str| kaas_substrate::read_small(&volume, Path::new(name), 100).unwrap();
+        assert_eq!((read(copied), read(later)), (b"whole".to_vec(), b"who".to_vec()));
     }
 }

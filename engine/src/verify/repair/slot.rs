@@ -173,7 +173,7 @@ impl SlotRepair<'_> {
         let failed = |error: kaas_substrate::Error| said(&error);
         self.led.fill(leadership).map_err(failed)?;
         for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-            quarantine::copy(volume, dir, copied).map_err(failed)?;
+            quarantine::copy(volume, dir, copied, leadership.epoch()).map_err(failed)?;
         }
         let mut unneeded: Vec<PathBuf> = Vec::new();
         if let Some(salvaged) = &plan.salvaged {
@@ -182,7 +182,7 @@ impl SlotRepair<'_> {
         }
         still_leads(leadership)?;
         for moved in plan.quarantine.iter().filter(|quarantined| quarantined.remove) {
-            quarantine::take(volume, dir, &moved.name).map_err(failed)?;
+            quarantine::take(volume, dir, &moved.name, leadership.epoch()).map_err(failed)?;
         }
         for path in unneeded {
             match volume.remove_file(&path) {
