@@ -231,6 +231,10 @@ impl History {
         if self.found.insert(epoch, (start, end)).is_some() {
             return Err(Problem::Epoch(format!("epoch {epoch} has had two leaders")));
         }
+        if self.harm.has_hit_at(end) && self.may_end(end) {
+            // What earlier leaders have told, or tell later, of what stood there is over.
+            self.cut(epoch, end);
+        }
         let lost = self.committed.range(..epoch).find(|(_, committed)| **committed > end);
         if let Some((earlier, committed)) = lost {
             if self.may_end(end) {
@@ -274,7 +278,9 @@ impl History {
 
     /// A repair has said that these offsets are lost: from, to.
     pub fn check_lost(&self, lost: &[(i64, i64)]) -> Result<(), Problem> {
-        let start = self.told_log_start();
+        // (Where the manifest was lost, what was being deleted may have been back, and gone.)
+        let asked = if self.harm.manifest_lost { self.log_start_asked } else { 0 };
+        let start = self.told_log_start().max(asked);
         for (from, to) in lost {
             let from = (*from).max(start);
             let mut known = self.seen.range(from..(*to).max(from));

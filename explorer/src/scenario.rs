@@ -242,6 +242,26 @@ pub const SCENARIOS: &[Scenario] = &[
         ..ORDINARY
     },
     Scenario {
+        name: "compactionflush",
+        about: "a compacted topic with flush.messages and flush.ms: committed without a sync, and no loss of power",
+        hosts: 3,
+        events: &[
+            Event::Nothing,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Assign,
+            Event::Kill,
+            Event::Pause,
+        ],
+        event_count: (5, 6),
+        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { full: 8, ..NONE }],
+        unsynced: true,
+        transactions: true,
+        compaction: true,
+        ..ORDINARY
+    },
+    Scenario {
         name: "compactionsteps",
         about: "a round of compaction that loses power at its first step, at its second, and so on",
         file_systems: &[FileSystem::Local],

@@ -105,7 +105,7 @@ fn serving_open_transactions_is_found() {
 
 #[test]
 fn a_transaction_that_is_stable_before_its_marker_is_committed_is_found() {
-    caught(Bug::StableBeforeCommitted, "transactions", 5000);
+    caught(Bug::StableBeforeCommitted, "transactions", 15000);
 }
 
 #[test]
