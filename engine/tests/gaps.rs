@@ -43,6 +43,7 @@ fn manifest(volume: &Volume) -> PathBuf {
 /// offset `below`; as an epoch that is claimed already would have written it.
 fn rewrite(volume: &Volume, below: i64, keep: impl Fn(i64) -> bool) -> PathBuf {
     let (mut bytes, mut epochs, mut end, mut newest) = (Vec::new(), Vec::new(), 0, (-1, 0));
+    let mut crcs: Vec<u32> = Vec::new();
     let mut gone = Vec::new();
     edit_json(&manifest(volume), |manifest| {
         let segments = manifest["segments"].as_array_mut().unwrap();
@@ -64,12 +65,16 @@ fn rewrite(volume: &Volume, below: i64, keep: impl Fn(i64) -> bool) -> PathBuf {
                 if keep(header.base_offset.0) {
                     bytes.extend_from_slice(&log[at..at + header.batch_bytes]);
                     end = header.next_offset().0;
+                    crcs.push(header.crc);
                     newest = newest.max((header.max_timestamp.0, header.last_offset().0));
                 }
                 at += header.batch_bytes;
             }
         }
+        let all = crcs.iter().fold(0, |all, crc| crc32c::crc32c_append(all, &crc.to_be_bytes()));
+        let hex = |crc: Option<&u32>| format!("{:08x}", crc.unwrap());
         let entry = json!({
+            "batch_crcs": { "first": hex(crcs.first()), "last": hex(crcs.last()), "all": hex(Some(&all)) },
             "epoch": 3, "base_offset": base, "generation": 1, "end_offset": end, "bytes": bytes.len(),
             "max_timestamp": newest.0, "offset_of_max_timestamp": newest.1, "indexes": null,
             "leader_epochs": epochs,

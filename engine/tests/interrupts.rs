@@ -68,7 +68,7 @@ fn bench_removes_its_directory() {
     let rounds = ["--rounds", "1000", "--round-ms", "50", "--partitions", "1", "--batch-bytes", "4KiB"];
     interrupted(&[&["bench"], &rounds[..], &["--no-reads"]].concat(), "-INT", 130);
     // In the middle of writing a log.
-    let log = ["bench", "--rounds", "1", "--round-ms", "1", "--no-reads", "--takeover", "100GiB"];
+    let log = ["bench", "--no-commits", "--no-reads", "--takeover", "1GiB"];
     interrupted(&log, "-INT", 130);
 }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -210,6 +211,13 @@ pub fn check_access(path: &Path) -> Result<(), crate::Error> {
     }
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
     accessat(CWD, &existing, wanted, AtFlags::EACCESS).map_err(|error| failed(error.into()))
+}
+
+/// What tells a directory from all others of this host, whatever links and mounts lead to it, of `path` and of those above
+/// it, upwards; from its nearest existing parent on if it is absent. Device and inode.
+pub fn ids_upwards(path: &Path) -> io::Result<Vec<(u64, u64)>> {
+    let id = |dir: &Path| std::fs::metadata(dir).map(|metadata| (metadata.dev(), metadata.ino()));
+    nearest_existing(path)?.ancestors().map(id).collect()
 }
 
 /// `path` without links and dots, or its nearest existing parent if it is absent.

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::Context;
 use super::finding::{Finding, Kind, Severity};
 use super::tree::{DELETED_PREFIX, lineage};
-use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, records_needed};
+use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, claim_epoch, records_needed};
 use crate::types::{Epoch, Timestamp};
 
 /// Records that are read at once.
@@ -262,7 +262,12 @@ fn check_claims(
         };
         findings.push(Finding::new(Kind::ClaimUnfinished, &path, unfinished));
     }
-    if let Some(highest) = highest.filter(|highest| !claims.contains(highest)) {
+    // The listing may be older than the fence; a later claim removes this one, and is in a later listing itself.
+    let is_gone = |highest: &Epoch| {
+        let listed = context.substrate.list(dir).unwrap_or_default();
+        !listed.iter().filter_map(|entry| claim_epoch(&entry.name)).any(|epoch| epoch >= *highest)
+    };
+    if let Some(highest) = highest.filter(|highest| !claims.contains(highest) && is_gone(highest)) {
         let problem = "the highest epoch's claim file is not there";
         findings.push(Finding::new(Kind::ClaimMissing, &claim_path(dir, highest), problem));
     }

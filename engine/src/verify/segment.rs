@@ -93,6 +93,17 @@ struct Place {
     findings_before: usize,
 }
 
+/// Bytes that a disk writes as one.
+const SECTOR_BYTES: u64 = 512;
+
+/// Whether `found` is what is left of the base offset `expected` of the batch at `position`, if a crash has lost the sector that
+/// it begins in and kept the next one: no checksum of a batch covers its base offset.
+fn is_torn_offset(position: u64, expected: Offset, found: Offset) -> bool {
+    let lost = SECTOR_BYTES - position % SECTOR_BYTES;
+    let kept = u64::MAX.checked_shr(u32::try_from(lost * 8).unwrap_or(u32::MAX)).unwrap_or(0);
+    (1..=8).contains(&lost) && found.0.cast_unsigned() == expected.0.cast_unsigned() & kept
+}
+
 impl SegmentCheck<'_> {
     fn path(&self) -> PathBuf {
         log_path(self.dir, self.planned.name)
@@ -213,8 +224,10 @@ impl SegmentCheck<'_> {
             let misfit = self.misfit(&header, &place);
             if let Some(reason) = &misfit {
                 if matches!(self.planned.extent, Extent::Tail) {
-                    // A batch that is whole and does not belong here is nothing that a crash leaves.
-                    return self.tear(walk, position, (Kind::DamagedTail, reason.clone()), place, indexes);
+                    // Any other batch that is whole and does not belong here is nothing that a crash leaves.
+                    let torn = is_torn_offset(position, place.expected, header.base_offset);
+                    let kind = if torn { Kind::TornTail } else { Kind::DamagedTail };
+                    return self.tear(walk, position, (kind, reason.clone()), place, indexes);
                 }
                 let finding = self.finding(Kind::OutOfSequence, reason.as_str());
                 self.findings.push(finding.at(position).offset(place.expected).certain());

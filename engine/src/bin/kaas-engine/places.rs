@@ -2,11 +2,10 @@
 //! to them. A directory is told by its device and inode, so links and bind mounts hide nothing.
 
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use kaas_engine::import::Source;
-use kaas_substrate::recognise::nearest_existing;
+use kaas_substrate::recognise::ids_upwards;
 
 const APART: &str = "Kafka's directories are only read: name one that is apart from them";
 
@@ -37,10 +36,4 @@ pub fn check(sources: &[Source], dir: &Path) -> io::Result<Result<(), (String, &
         return Ok(Err((refused, APART)));
     }
     Ok(Ok(()))
-}
-
-/// The device and inode of a directory and of those above it, upwards; without what does not exist yet.
-fn ids_upwards(dir: &Path) -> io::Result<Vec<(u64, u64)>> {
-    let id = |dir: &Path| dir.metadata().map(|metadata| (metadata.dev(), metadata.ino()));
-    nearest_existing(dir)?.ancestors().map(id).collect()
 }
