@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn paths_that_a_guest_has_of_its_own_are_seen_elsewhere() {
         for (host, guest) in [
-            ("/work/target/debug/x", "/work/target/debug/x"),
+            ("/srv/target/debug/x", "/srv/target/debug/x"),
             ("/tmp/target/x", "/mnt/root/tmp/target/x"),
             ("/tmpfiles/x", "/tmpfiles/x"),
             ("/mnt", "/mnt/root/mnt"),
