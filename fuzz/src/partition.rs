@@ -35,6 +35,11 @@ pub struct Served {
 }
 
 impl Served {
+    /// Whether a consumer finds a record in it. Readers pass over segments in which no batch has any.
+    pub fn has_records(&self) -> bool {
+        self.header.record_count > 0
+    }
+
     /// What a consumer makes of it: all but the leader epoch.
     pub fn records(&self) -> (i64, Bytes) {
         (self.header.base_offset.0, self.bytes.slice(16..))

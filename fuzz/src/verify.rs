@@ -196,7 +196,7 @@ fn consumed(volume: &Arc<dyn Substrate>, task: &Task, judged: bool) -> BTreeMap<
                 if judged && report.findings.iter().any(|finding| finding.kind == Kind::OutOfSequence) {
                     batches = in_sequence(batches);
                 }
-                Some(batches.iter().map(Served::records).collect())
+                Some(batches.iter().filter(|batch| batch.has_records()).map(Served::records).collect())
             }
             Err(error) => {
                 assert!(
