@@ -71,8 +71,8 @@ impl Process {
             faults: Arc::clone(faults),
             calls_left: AtomicU64::new(u64::MAX),
         });
-        let volume: Arc<dyn Substrate> =
-            Arc::new(Faulty::new(storage.mount(host), Arc::<Gate>::clone(&gate)));
+        let mounted = storage.mount_with(host, Arc::<Gate>::clone(&gate));
+        let volume: Arc<dyn Substrate> = Arc::new(Faulty::new(mounted, Arc::<Gate>::clone(&gate)));
         let life = Life {
             scheduler: Arc::clone(scheduler),
             process: id,
@@ -205,13 +205,22 @@ fn is_record_file(path: &Path) -> bool {
 }
 
 impl Gate {
+    /// Whether the process dies now.
+    fn dies(&self) -> bool {
+        let one_in = self.faults.lock().kill;
+        let is_last = self.calls_left.fetch_sub(1, Ordering::Relaxed) == 1;
+        let dies = is_last || self.scheduler.one_in(Stream::faults(self.process), one_in);
+        if dies {
+            self.scheduler.kill(self.process);
+        }
+        dies
+    }
+
     fn fault(&self, point: Point, path: &Path) -> Verdict {
         let faults = *self.faults.lock();
         let stream = Stream::faults(self.process);
         let below = |bound: u64| usize::try_from(self.scheduler.below(stream, bound)).unwrap_or(0);
-        let left = self.calls_left.fetch_sub(1, Ordering::Relaxed);
-        if left == 1 || self.scheduler.one_in(stream, faults.kill) {
-            self.scheduler.kill(self.process);
+        if self.dies() {
             return match (point, below(2)) {
                 (Point::Write, 0) => Verdict::CrashShort { bytes: below(400) },
                 (Point::Write, _) => Verdict::CrashTorn { kept: self.scheduler.below(stream, 1 << 8) },
@@ -258,6 +267,14 @@ impl Hook for Gate {
         self.storage.torn(path);
         self.scheduler.note(&format_args!("  half of {} is written", path.display()));
         self.scheduler.leave_at_critical_point().is_ok()
+    }
+
+    fn between_steps(&self, path: &Path) -> bool {
+        if self.scheduler.step(&format_args!("... {}", path.display())).is_err() {
+            return false;
+        }
+        self.storage.before_call();
+        !self.dies()
     }
 
     fn after(&self, point: Point, path: &Path) {

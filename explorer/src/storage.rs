@@ -107,6 +107,11 @@ impl Storage {
         self.volume().host(self.machine(host))
     }
 
+    /// The same for a process, with its hook.
+    pub fn mount_with(&self, host: usize, hook: Arc<dyn Hook>) -> Arc<dyn Substrate> {
+        self.volume().host_with(self.machine(host), hook)
+    }
+
     /// To be called before every call to the volume: its clock is the scheduler's, and what happens behind everybody's
     /// back happens.
     pub fn before_call(&self) {

@@ -1,10 +1,11 @@
 //! The conformance suite against every implementation there is.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::io::IoSlice;
 use std::sync::Arc;
 
 use kaas_substrate::conformance::{Hosts, Report, checks, run};
-use kaas_substrate::{Local, Memory, Substrate};
+use kaas_substrate::{Local, Memory, OpenMode, Substrate, read_small};
 
 #[track_caller]
 fn assert_passed(failed: &[Report]) {
@@ -34,14 +35,17 @@ fn local_on_the_disk() {
 
 /// The suite lets a volume off that cannot; these can.
 #[test]
-fn files_move_on_local_disks() {
+fn files_move_on_local_disks_and_in_memory() {
     let dir = tempfile::tempdir().unwrap();
-    let volume = Local::open(dir.path()).unwrap();
-    volume.create_dir("d".as_ref()).unwrap();
-    std::fs::write(dir.path().join("f"), "one").unwrap();
-    volume.move_file("f".as_ref(), "d/f".as_ref()).unwrap();
-    assert_eq!(std::fs::read(dir.path().join("d/f")).unwrap(), b"one");
-    assert!(!dir.path().join("f").exists());
+    let volumes: [&dyn Substrate; 2] = [&Local::open(dir.path()).unwrap(), &Memory::new()];
+    for volume in volumes {
+        volume.create_dir("d".as_ref()).unwrap();
+        let file = volume.open("f".as_ref(), OpenMode::CreateNew).unwrap();
+        file.write_all_at(&[IoSlice::new(b"one")], 0).unwrap();
+        volume.move_file("f".as_ref(), "d/f".as_ref()).unwrap();
+        assert_eq!(read_small(volume, "d/f".as_ref(), 10).unwrap(), b"one");
+        assert_eq!(volume.list("".as_ref()).unwrap().len(), 1, "{volume:?}");
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ pub(crate) use self::volume::error_number;
 pub enum Point {
     CreateDir,
     List,
+    /// Also a file that is moved to another directory.
     Rename,
     RemoveFile,
     RemoveDir,
@@ -144,6 +145,12 @@ pub trait Hook: Send + Sync + std::fmt::Debug {
 
     /// Called in the middle of a write that happens in two halves. False if there is no second one: the process died.
     fn between_halves(&self, _path: &Path) -> bool {
+        true
+    }
+
+    /// Called between two steps of a call that takes several: a file that is moved has both names. False if there are no more
+    /// steps: the process died. Only volumes that know of steps call it ([`crate::simulated::Simulation::host_with`]).
+    fn between_steps(&self, _path: &Path) -> bool {
         true
     }
 

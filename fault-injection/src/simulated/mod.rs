@@ -80,8 +80,18 @@ impl Simulation {
     /// The volume as it is seen on a host (numbered from 0), for any number of processes on it: they share its caches. The
     /// host starts if it does not run; what was opened before its crash fails as `Io` for ever.
     pub fn host(&self, number: usize) -> Arc<dyn Substrate> {
+        self.mount(number, None)
+    }
+
+    /// The same for one process, with a hook that is asked between the steps of a call that takes several
+    /// ([`Hook::between_steps`]).
+    pub fn host_with(&self, number: usize, hook: Arc<dyn Hook>) -> Arc<dyn Substrate> {
+        self.mount(number, Some(hook))
+    }
+
+    fn mount(&self, number: usize, hook: Option<Arc<dyn Hook>>) -> Arc<dyn Substrate> {
         let who = self.shared.world.lock().boot(number);
-        Arc::new(Mount { shared: Arc::clone(&self.shared), who })
+        Arc::new(Mount { shared: Arc::clone(&self.shared), who, hook })
     }
 
     /// Changes how the volume behaves from now on, such as breaking a property once everything is set up.

@@ -188,6 +188,24 @@ impl World {
         self.remember(who, dir, new, Some(inode))
     }
 
+    /// A second name for a file; replaces nothing.
+    pub(super) fn link(&mut self, who: Who, from: &Path, to: &Path) -> Outcome<()> {
+        self.enter(who)?;
+        let (dir, old) = self.place(who, from)?;
+        let (target, new) = self.place(who, to)?;
+        self.look_up(who, dir, old)?.ok_or(Errno::NOENT)?;
+        self.reach(who)?;
+        let inode = self.seen(who, dir, old)?.ok_or(Errno::NOENT)?;
+        if self.server.is_dir(inode) {
+            return Err(Errno::PERM.into());
+        }
+        if let Some(found) = self.seen(who, target, new)? {
+            self.remember(who, target, new, Some(found))?;
+            return Err(Errno::EXIST.into());
+        }
+        self.add(who, target, new, inode)
+    }
+
     pub(super) fn remove_file(&mut self, who: Who, path: &Path) -> Outcome<()> {
         self.enter(who)?;
         let (dir, name) = self.place(who, path)?;

@@ -17,7 +17,7 @@ use super::Shared;
 use super::data::Access;
 use super::server::Inode;
 use super::world::{Outcome, Stop, Who, World};
-use crate::faulty::Point;
+use crate::faulty::{Hook, Point};
 
 /// Bytes of so many records; more than any file holds, if that is too many.
 fn record_bytes(records: u64) -> u64 {
@@ -29,6 +29,8 @@ fn record_bytes(records: u64) -> u64 {
 pub(super) struct Mount {
     pub shared: Arc<Shared>,
     pub who: Who,
+    /// Asked between the steps of calls that take several.
+    pub hook: Option<Arc<dyn Hook>>,
 }
 
 impl Mount {
@@ -49,6 +51,14 @@ impl Mount {
                 Err(Stop::Blocked) => Errno::TIMEDOUT,
             };
             return Err(Error::new(operation, path, io::Error::from(errno)));
+        }
+    }
+
+    /// Between two steps of a call: fails if its process has died there.
+    fn between_steps(&self, operation: Operation, path: &Path) -> Result<()> {
+        match &self.hook {
+            Some(hook) if !hook.between_steps(path) => Err(Error::new(operation, path, Errno::IO.into())),
+            _ => Ok(()),
         }
     }
 
@@ -86,6 +96,21 @@ impl Substrate for Mount {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         self.call(Operation::Rename, from, |world, who| world.rename(who, from, to))
+    }
+
+    /// As on every mount: a second name that is durable, and then the former one goes.
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let (between, dir_of) = (
+            || self.between_steps(Operation::Rename, from),
+            |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned(),
+        );
+        self.call(Operation::Rename, from, |world, who| world.link(who, from, to))?;
+        between()?;
+        self.sync_dir(&dir_of(to))?;
+        between()?;
+        self.remove_file(from)?;
+        between()?;
+        self.sync_dir(&dir_of(from))
     }
 
     fn remove_file(&self, path: &Path) -> Result<()> {

@@ -5,6 +5,7 @@ mod broken;
 mod ceph;
 mod crashes;
 mod local;
+mod moves;
 mod nfs;
 mod partitions;
 mod random;

@@ -17,6 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
     Check { name: "a fence is never seen late", run: fresh_records },
     Check { name: "a tail is seen whole, and what follows it later", run: fresh_tail },
     Check { name: "a listing shows what the other host did", run: fresh_listing },
+    Check { name: "a file that one host moves is where the other finds it", run: moved },
     Check { name: "a name that was looked up too early is found in a listing", run: early_lookup },
 ];
 
@@ -45,6 +46,27 @@ fn atomic_rename(hosts: &Hosts) -> Outcome {
         ensure!(outcome.is_some(), "a thread panicked");
         outcome.unwrap_or(Ok(()))?;
     }
+    Ok(())
+}
+
+fn moved(hosts: &Hosts) -> Outcome {
+    hosts.first.create_dir(path("d"))?;
+    let late = put(hosts.second.as_ref(), "f", b"one")?;
+    if hosts.first.move_file(path("f"), path("d/f")).is_err() {
+        // A volume that cannot says so, and the caller copies.
+        return Ok(());
+    }
+    // In this order: a listing ends what is remembered of names.
+    ensure!(names_in(hosts.second.as_ref(), "")? == ["d"], "the former name is still there");
+    ensure!(names_in(hosts.second.as_ref(), "d")? == ["f"], "the new name is not there");
+    ensure!(get(hosts.second.as_ref(), "d/f")? == b"one", "it has another content");
+    late.write_all_at(&[IoSlice::new(b"two")], 0)?;
+    late.sync_data()?;
+    ensure!(get(hosts.first.as_ref(), "d/f")? == b"two", "what its writer wrote late is elsewhere");
+    ensure!(
+        names_in(hosts.first.as_ref(), "")? == ["d"],
+        "what its writer wrote late has brought the name back"
+    );
     Ok(())
 }
 

@@ -37,6 +37,8 @@ fn paths(hosts: &Hosts) -> Outcome {
         ensure_fails(&what, volume.list(bad), Invalid)?;
         ensure_fails(&what, volume.rename(bad, path("g")), Invalid)?;
         ensure_fails(&what, volume.rename(path("f"), bad), Invalid)?;
+        ensure_fails(&what, volume.move_file(bad, path("d/g")), Invalid)?;
+        ensure_fails(&what, volume.move_file(path("f"), bad), Invalid)?;
         ensure_fails(&what, volume.remove_file(bad), Invalid)?;
         ensure_fails(&what, volume.remove_dir(bad), Invalid)?;
         ensure_fails(&what, volume.sync_dir(bad), Invalid)?;
@@ -166,7 +168,7 @@ fn rename_across(hosts: &Hosts) -> Outcome {
 fn move_file(hosts: &Hosts) -> Outcome {
     let volume = hosts.first.as_ref();
     volume.create_dir(path("d"))?;
-    put(volume, "f", b"one")?;
+    let open = put(volume, "f", b"one")?;
     if let Err(error) = volume.move_file(path("f"), path("d/f")) {
         // A volume that cannot says so, and the caller copies.
         ensure!(matches!(error.class, Invalid | Other), "a move fails with {error}");
@@ -175,6 +177,13 @@ fn move_file(hosts: &Hosts) -> Outcome {
     }
     ensure_fails("what is not there", volume.move_file(path("gone"), path("d/gone")), NotFound)?;
     ensure!(names_in(volume, "")? == ["d"] && get(volume, "d/f")? == b"one", "it is not in one place, whole");
+    open.write_all_at(&[std::io::IoSlice::new(b"O")], 0)?;
+    ensure!(get(volume, "d/f")? == b"One", "a handle does not survive the move of its file");
+    open.write_all_at(&[std::io::IoSlice::new(b"o")], 0)?;
+    ensure_fails("to a directory that is not there", volume.move_file(path("d/f"), path("x/f")), NotFound)?;
+    volume.move_file(path("d/f"), path("d/g"))?;
+    ensure!(names_in(volume, "d")? == ["g"], "it does not move within its directory");
+    volume.move_file(path("d/g"), path("d/f"))?;
     put(volume, "f", b"two")?;
     ensure_fails("a name that is taken", volume.move_file(path("f"), path("d/f")), Exists)?;
     ensure!(get(volume, "f")? == b"two" && get(volume, "d/f")? == b"one", "it has replaced another file");

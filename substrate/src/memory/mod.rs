@@ -5,6 +5,7 @@
 mod content;
 mod tree;
 
+use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,14 @@ struct Inode {
     locked: AtomicBool,
 }
 
+/// The directory that holds `path`, and the name in it.
+fn place(operation: Operation, path: &Path) -> Result<(&Path, &OsStr)> {
+    check_named(operation, path)?;
+    let name = path.file_name().ok_or(Errno::INVAL).at(operation, path)?;
+    tree::check_name(name).at(operation, path)?;
+    Ok((path.parent().unwrap_or(Path::new("")), name))
+}
+
 impl Default for Memory {
     fn default() -> Self {
         Self::new()
@@ -73,12 +82,9 @@ impl Memory {
         &self,
         operation: Operation,
         path: &Path,
-        act: impl FnOnce(&mut Dir, &std::ffi::OsStr) -> std::result::Result<T, Errno>,
+        act: impl FnOnce(&mut Dir, &OsStr) -> std::result::Result<T, Errno>,
     ) -> Result<T> {
-        check_named(operation, path)?;
-        let name = path.file_name().ok_or(Errno::INVAL).at(operation, path)?;
-        tree::check_name(name).at(operation, path)?;
-        let parent = path.parent().unwrap_or(Path::new(""));
+        let (parent, name) = place(operation, path)?;
         let mut root = self.volume.tree.lock();
         root.descend(parent).and_then(|dir| act(dir, name)).at(operation, path)
     }
@@ -141,6 +147,22 @@ impl Substrate for Memory {
         let to = to.file_name().ok_or(Errno::INVAL).at(Operation::Rename, from)?;
         tree::check_name(to).at(Operation::Rename, from)?;
         self.in_parent(Operation::Rename, from, |dir, name| dir.rename(name, to))
+    }
+
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        let (from_dir, from_name) = place(Operation::Rename, from)?;
+        let (to_dir, to_name) = place(Operation::Rename, to)?;
+        let mut root = self.volume.tree.lock();
+        let mut act = || {
+            let moved = match root.descend(from_dir)?.get(from_name) {
+                Some(Node::File(inode)) => Arc::clone(inode),
+                Some(Node::Dir(_)) => return Err(Errno::PERM),
+                None => return Err(Errno::NOENT),
+            };
+            root.descend(to_dir)?.insert_new(to_name, Node::File(moved))?;
+            root.descend(from_dir)?.remove_file(from_name)
+        };
+        act().at(Operation::Rename, from)
     }
 
     fn remove_file(&self, path: &Path) -> Result<()> {
