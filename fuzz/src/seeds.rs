@@ -297,6 +297,18 @@ fn item(path: &str, content: &[u8]) -> Item {
     Item { path: path.to_owned(), content: content.to_vec() }
 }
 
+/// A log directory of a Kafka that was stopped cleanly, with the directory of one partition, `orders-0`, and with `items`.
+fn stopped_kafka(items: Vec<Item>) -> Archive {
+    let mut all = vec![
+        item(".kafka_cleanshutdown", b""),
+        item("meta.properties", b"version=1\ncluster.id=abcdefghijklmnopqrstuv\n"),
+        item("orders-0/", b""),
+        item("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"),
+    ];
+    all.extend(items);
+    Archive(all)
+}
+
 /// A log directory as a Kafka leaves it that was killed: the end is torn, behind the recovery point.
 fn crashed_kafka() -> Archive {
     let torn = at(&batch_of(2, None), 7, 3);
@@ -321,16 +333,12 @@ fn compacted_kafka() -> Archive {
         metadata(&[&[1, 4, 0, 2, 7], b"orders", &[15], b"cleanup.policy", &[8], b"compact", &[0]]),
     ];
     let metadata = data_batch(&metadata, &options(None)).expect("a batch");
-    Archive(vec![
-        item(".kafka_cleanshutdown", b""),
-        item("meta.properties", b"version=1\ncluster.id=abcdefghijklmnopqrstuv\n"),
+    stopped_kafka(vec![
         item("recovery-point-offset-checkpoint", b"0\n1\norders 0 30\n"),
         item("cleaner-offset-checkpoint", b"0\n1\norders 0 20\n"),
         item("__cluster_metadata-0/", b""),
         item("__cluster_metadata-0/00000000000000000000.log", &at(&metadata, 0, 1)),
-        item("orders-0/", b""),
         item("orders-0/leader-epoch-checkpoint", b"0\n3\n0 0\n1 12\n2 17\n"),
-        item("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"),
         item("orders-0/00000000000000000000.index", b""),
         item(
             "orders-0/00000000000000000000.log",
@@ -345,14 +353,10 @@ fn compacted_kafka() -> Archive {
 fn kafka() -> Archive {
     let aborted = BatchOptions { transactional: true, ..options(Some(9)) };
     let aborted = data_batch(&records(1), &aborted).expect("a batch");
-    Archive(vec![
-        item(".kafka_cleanshutdown", b""),
-        item("meta.properties", b"version=1\ncluster.id=abcdefghijklmnopqrstuv\n"),
+    stopped_kafka(vec![
         item("log-start-offset-checkpoint", b"0\n1\norders 0 1\n"),
         item("recovery-point-offset-checkpoint", b"0\n1\norders 0 6\n"),
-        item("orders-0/", b""),
         item("orders-0/leader-epoch-checkpoint", b"0\n2\n0 0\n3 4\n"),
-        item("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"),
         item("orders-0/00000000000000000000.log", &at(&batch_of(4, Some(8)), 0, 0)),
         item(
             "orders-0/00000000000000000004.log",

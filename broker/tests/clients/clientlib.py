@@ -157,6 +157,23 @@ def main(scenarios):
     end(0, f"ok {arguments.scenario} in {time.monotonic() - started:.1f} s")
 
 
+def whole_check(doc, run, more=lambda parser: None):
+    """The arguments of a program that starts its own brokers: its one scenario is `check`. `run(arguments)` is what it does, and returns
+    what is printed when it passes; `more(parser)` adds arguments."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scenario", choices=["check"])
+    parser.add_argument("--kaas", required=True)
+    parser.add_argument("--kaas-engine", required=True)
+    parser.add_argument("--bootstrap", help="ignored: every client program takes it")
+    parser.add_argument("--prefix", help="ignored: every client program takes it")
+    more(parser)
+    try:
+        said = run(parser.parse_args())
+    except Failed as e:
+        end(1, f"FAILED {os.path.basename(sys.argv[0])}: {e}")
+    end(0, said)
+
+
 def end(code, message):
     """Ends at once: what a failure left open (a consumer's threads) must not hold the result back."""
     print(message, file=sys.stdout if code == 0 else sys.stderr)

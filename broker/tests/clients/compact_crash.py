@@ -4,7 +4,6 @@ Producers of every compression, half of them idempotent, each with keys of its o
 gets SIGKILL every few seconds. Then the newest record of each key is compared with what was acknowledged last, and what is read from
 anywhere in the log, by librdkafka and by kcat, with what is read from its beginning; `kaas-engine verify` has to find nothing.
 """
-import argparse
 import pathlib
 import random
 import socket
@@ -16,7 +15,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
-from clientlib import CODECS, Failed, check, end, expect, wait_for
+from clientlib import CODECS, check, expect, wait_for, whole_check
 
 TIMEOUT_S, KILLS, KEYS, PARTITIONS = 60, 5, 15, 2
 BROKER = ["log.cleaner.backoff.ms=20", "log.cleaner.threads=2", "log.cleaner.dedupe.buffer.size=2097152",
@@ -214,20 +213,10 @@ def scenario(arguments, folder):
         kaas.kill()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", choices=["check"])
-    parser.add_argument("--kaas", required=True)
-    parser.add_argument("--kaas-engine", required=True)
-    parser.add_argument("--bootstrap", help="ignored: every client program takes it")
-    parser.add_argument("--prefix", help="ignored: every client program takes it")
-    arguments = parser.parse_args()
+def run(arguments):
     with tempfile.TemporaryDirectory() as folder:
-        end(0, scenario(arguments, pathlib.Path(folder)))
+        return scenario(arguments, pathlib.Path(folder))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as e:
-        end(1, f"FAILED compact-crash: {e}")
+    whole_check(__doc__, run)

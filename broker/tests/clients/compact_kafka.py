@@ -7,7 +7,6 @@ sequences, timestamps, compression, which batches have a delete horizon, what is
 times. Then more is produced, and all of it is done again, twice: later rounds meet the horizons, markers and emptied batches that
 Kafka left in earlier ones.
 """
-import argparse
 import hashlib
 import json
 import os
@@ -23,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec,
                                    ResourceType)
 
-from clientlib import CODECS, Failed, check, end, expect, wait_for
+from clientlib import CODECS, Failed, check, expect, wait_for, whole_check
 from dump_log import dump
 from javatools import Tools
 
@@ -367,15 +366,7 @@ class Kaas:
         return told
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", choices=["check"])
-    parser.add_argument("--kaas", required=True)
-    parser.add_argument("--kaas-engine", required=True)
-    parser.add_argument("--keep", type=pathlib.Path, help="work in this directory, and leave everything there")
-    parser.add_argument("--bootstrap", help="ignored: every client program takes it")
-    parser.add_argument("--prefix", help="ignored: every client program takes it")
-    arguments = parser.parse_args()
+def run(arguments):
     tools = Tools("kafka-4")
     summary = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -405,11 +396,12 @@ def main():
                 ours = batches_of(tools, kaas_logs(arguments.kaas_engine, kaas.data / "topics" / topic / "0"))
                 summary[f"{topic}, round {number}"] = compare(f"{topic}, round {number}", theirs, ours, ends[topic])
     # What was met, so that who calls can tell that it was enough.
-    end(0, "ok " + json.dumps({what: sum(one[what] for one in summary.values()) for what in ("batches", "emptied", "horizons")}))
+    return "ok " + json.dumps({what: sum(one[what] for one in summary.values()) for what in ("batches", "emptied", "horizons")})
+
+
+def keep(parser):
+    parser.add_argument("--keep", type=pathlib.Path, help="work in this directory, and leave everything there")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as e:
-        end(1, f"FAILED compact: {e}")
+    whole_check(__doc__, run, keep)

@@ -7,7 +7,6 @@ compares line by line. An idempotent producer that began with Kafka goes on with
 
 What must be refused is: a Kafka that is running, a transaction that is open, a log directory that is not given, segments that are missing.
 """
-import argparse
 import json
 import pathlib
 import re
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from clientlib import Failed, check, end, expect
+from clientlib import check, expect, whole_check
 from javatools import QUICK, class_path
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -68,16 +67,9 @@ def compare(kafka, kaas):
     return records
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scenario", choices=["check"])
-    parser.add_argument("--kaas", required=True)
-    parser.add_argument("--kaas-engine", required=True)
-    parser.add_argument("--bootstrap", help="ignored: every client program takes it")
-    parser.add_argument("--prefix", help="ignored: every client program takes it")
-    arguments = parser.parse_args()
+def run(arguments):
     with tempfile.TemporaryDirectory() as folder:
-        Import(pathlib.Path(folder), arguments).check()
+        return Import(pathlib.Path(folder), arguments).check()
 
 
 class Import:
@@ -132,7 +124,7 @@ class Import:
             if holder and holder.poll() is None:
                 holder.kill()
                 holder.wait()
-        end(0, f"ok: {records} records compared, Kafka took {kafka_s:.0f} s")
+        return f"ok: {records} records compared, Kafka took {kafka_s:.0f} s"
 
     def fill(self):
         """Fills a Kafka, and stops it while a transaction is open. Returns the port that it had."""
@@ -227,7 +219,4 @@ class Import:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as e:
-        end(1, f"FAILED import: {e}")
+    whole_check(__doc__, run)

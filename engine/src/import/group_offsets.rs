@@ -12,8 +12,8 @@ use bytes::Bytes;
 use kaas_substrate::{OpenMode, Substrate};
 use serde::Serialize;
 
-use super::kafka_files::{DirName, Fields, FileName, RECOVERY_POINT_CHECKPOINT};
-use super::missing::missing;
+use super::kafka_files::{DirName, Fields, FileName};
+use super::missing::{absent_partitions, check_absent, missing};
 use super::source::{Checkpoints, Source, shown};
 use super::{ImportError, Problem};
 use crate::batch::{BatchHeader, DecodeLimits, Marker, decode_records, read_marker};
@@ -147,13 +147,8 @@ impl GroupOffsets {
             let volume = &*source.volume;
             let replicas = partitions_in(volume).and_then(|(checkpoints, partitions)| {
                 partitions_here.extend(partitions.iter().copied());
-                if checkpoints.is_clean {
-                    let of_topic =
-                        checkpoints.recovery_points.iter().filter(|((topic, _), _)| topic == TOPIC);
-                    let gone = of_topic.filter(|((_, partition), _)| !partitions.contains(partition));
-                    let checkpoint = shown(volume, Path::new(RECOVERY_POINT_CHECKPOINT));
-                    absent.extend(gone.map(|((_, partition), end)| (checkpoint.clone(), *partition, *end)));
-                }
+                let is_gone = |topic: &str, number| topic == TOPIC && !partitions.contains(&number);
+                absent.extend(absent_partitions(volume, &checkpoints, is_gone));
                 let read = |partition| Ok((partition, read_dir(volume, partition, &checkpoints, problems)?));
                 partitions.into_iter().map(read).collect::<Result<Vec<_>, kaas_substrate::Error>>()
             });
@@ -169,12 +164,9 @@ impl GroupOffsets {
                 Err(error) => problems.push(Problem::unreadable(volume, &error)),
             }
         }
-        // Those that were moved to another log directory are there.
-        absent.retain(|(_, partition, _)| partitions_here.insert(*partition));
-        problems.extend(absent.into_iter().map(|(checkpoint, partition, end)| {
-            let problem = format!("there is no directory {TOPIC}-{partition}, whose log ended at {end}");
-            Problem::new(checkpoint, problem, WITHOUT)
-        }));
+        check_absent(&absent, |_, number| partitions_here.contains(&number), WITHOUT, problems);
+        // Of which that is told.
+        partitions_here.extend(absent.iter().map(|absent| absent.partition));
         let missing =
             (0..expected.unwrap_or(0)).filter(|partition| !partitions_here.contains(partition)).count();
         let whole = sources.iter().find(|source| source.only.is_none());

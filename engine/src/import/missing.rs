@@ -17,11 +17,13 @@
 
 use std::path::{Path, PathBuf};
 
+use kaas_substrate::Substrate;
+
 use super::Problem;
 use super::kafka_files::{LOG_START_CHECKPOINT, RECOVERY_POINT_CHECKPOINT};
 use super::read::ReadPartition;
 use super::report::Doubt;
-use super::source::{AbsentPartition, SourcePartition, Sources, shown};
+use super::source::{AbsentPartition, Checkpoints, SourcePartition, Sources, shown};
 use crate::types::Offset;
 
 const RESTORE: &str = "restore the segments, or take another replica; if they are gone for good, start Kafka and stop it \
@@ -186,17 +188,37 @@ fn no_partitions(path: PathBuf, topic: &str, from: u32, end: u32, why: &str) -> 
     Problem::new(path, problem, "give all log directories that hold partitions of the topic")
 }
 
-/// Logs that a log directory had when Kafka stopped, and that are in none of the sources.
-pub(super) fn check_absent(sources: &Sources, problems: &mut Vec<Problem>) {
-    for AbsentPartition { topic, partition, checkpoint, end } in &sources.absent {
-        let found = sources.topics.get(topic);
-        if found.is_some_and(|found| found.iter().any(|found| found.partition == *partition)) {
-            continue;
-        }
-        problems.push(Problem::new(
-            checkpoint.clone(),
-            format!("there is no directory {topic}-{partition}, whose log ended at {end}"),
-            "restore it, or give the log directory that it was moved to, or name the topics to import with --topic",
-        ));
+/// The logs that Kafka had in a log directory when it stopped cleanly, by the directory's checkpoints, and of which `is_gone` says
+/// that they are not in it.
+pub(super) fn absent_partitions(
+    volume: &dyn Substrate,
+    checkpoints: &Checkpoints,
+    is_gone: impl Fn(&str, u32) -> bool,
+) -> Vec<AbsentPartition> {
+    if !checkpoints.is_clean {
+        return Vec::new();
     }
+    let gone =
+        checkpoints.recovery_points.iter().filter(|((topic, partition), _)| is_gone(topic, *partition));
+    gone.map(|((topic, partition), end)| AbsentPartition {
+        topic: topic.clone(),
+        partition: *partition,
+        checkpoint: shown(volume, Path::new(RECOVERY_POINT_CHECKPOINT)),
+        end: Offset(*end),
+    })
+    .collect()
+}
+
+/// Logs that a log directory had when Kafka stopped, and that are in none of the sources, as `is_here` knows.
+pub(super) fn check_absent(
+    absent: &[AbsentPartition],
+    is_here: impl Fn(&str, u32) -> bool,
+    hint: &'static str,
+    problems: &mut Vec<Problem>,
+) {
+    let missing = absent.iter().filter(|absent| !is_here(&absent.topic, absent.partition));
+    problems.extend(missing.map(|AbsentPartition { topic, partition, checkpoint, end }| {
+        let problem = format!("there is no directory {topic}-{partition}, whose log ended at {end}");
+        Problem::new(checkpoint.clone(), problem, hint)
+    }));
 }

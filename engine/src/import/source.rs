@@ -13,7 +13,7 @@ use super::kafka_files::{
     CLEAN_SHUTDOWN, DirName, FileName, INTERNAL_TOPICS, LEADER_EPOCHS, LOG_START_CHECKPOINT, META_PROPERTIES,
     PARTITION_METADATA, RECOVERY_POINT_CHECKPOINT, leader_epochs, offset_checkpoint, property, topic_id,
 };
-use super::missing::{check_absent, check_indexes, check_partitions};
+use super::missing::{absent_partitions, check_absent, check_indexes, check_partitions};
 use super::report::PassedOver;
 use super::{Options, Problem, metadata_log};
 use crate::layout::{CLUSTER_DIR, TOPICS_DIR, is_cluster_id, is_topic_name};
@@ -31,6 +31,9 @@ const NO_DIRECTORY_HINT: &str =
     "links are not followed: put the directory itself in its place; a bind mount will do";
 const NO_FILE: &str = "no file, but a link, a directory or a special file";
 const NO_FILE_HINT: &str = "links, directories and special files are not read: put the file itself there";
+
+const ABSENT_HINT: &str =
+    "restore it, or give the log directory that it was moved to, or name the topics to import with --topic";
 
 const CLEANER_CHECKPOINT: &str = "cleaner-offset-checkpoint";
 
@@ -197,7 +200,10 @@ pub(super) fn find(
     for (topic, partitions) in &found.topics {
         check_partitions(topic, partitions, &found, problems);
     }
-    check_absent(&found, problems);
+    let is_here = |topic: &str, number| {
+        found.topics.get(topic).is_some_and(|here| here.iter().any(|partition| partition.partition == number))
+    };
+    check_absent(&found.absent, is_here, ABSENT_HINT, problems);
     if let Some((_, metadata)) = &found.metadata {
         for (topic, partitions) in &mut found.topics {
             let is_tiered = metadata.is_tiered(topic);
@@ -277,17 +283,9 @@ fn find_in(
             found.passed_over.push(PassedOver { path: shown(volume, dir), reason });
         }
     }
-    if checkpoints.is_clean && source.only.is_none() {
-        let gone = checkpoints
-            .recovery_points
-            .iter()
-            .filter(|((topic, partition), _)| wanted(topic) && !has(&format!("{topic}-{partition}")));
-        found.absent.extend(gone.map(|((topic, partition), end)| AbsentPartition {
-            topic: topic.clone(),
-            partition: *partition,
-            checkpoint: shown(volume, Path::new(RECOVERY_POINT_CHECKPOINT)),
-            end: Offset(*end),
-        }));
+    if source.only.is_none() {
+        let is_gone = |topic: &str, number| wanted(topic) && !has(&format!("{topic}-{number}"));
+        found.absent.extend(absent_partitions(volume, &checkpoints, is_gone));
     }
     if any && !checkpoints.is_clean && !options.after_crash {
         problems.push(Problem::new(
