@@ -8,6 +8,7 @@
 //! - [`BrokerConfigs`]: the layers of one broker (dynamic for it, dynamic for all, static, default).
 //! - [`TopicConfigs`]: checks a topic's overrides and resolves them over a broker's layers.
 //! - [`describe_topic`], [`describe_broker`], [`describe_all_brokers`]: the entries of DescribeConfigs.
+//! - [`broker_names`]: the broker configs that a topic config has its default from.
 //! - [`alter`]: SET, DELETE, APPEND and SUBTRACT (KIP-339).
 //!
 //! Every value that is accepted has an effect, or says in its documentation why it cannot have one here. What kaas
@@ -33,7 +34,7 @@ pub use describe::{
 };
 pub use error::ConfigError;
 pub use topic::{EffectiveTopicConfig, TimestampType, TopicConfigs};
-pub use topic_table::{topic_definition, topic_definitions};
+pub use topic_table::{BrokerName, broker_names, topic_definition, topic_definitions};
 pub use value::Value;
 
 /// Config names and values as text.

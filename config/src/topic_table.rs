@@ -11,10 +11,21 @@ const MAX: &str = "9223372036854775807";
 
 /// A broker config that is the default of a topic config.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BrokerName {
+pub struct BrokerName {
     pub name: &'static str,
     /// One of it is this many of the topic config's.
-    pub factor: i64,
+    pub(super) factor: i64,
+}
+
+impl BrokerName {
+    /// A value of the broker config as one of the topic config, as text: hours as milliseconds and the like. What is no number,
+    /// or no limit (negative), stays as it is.
+    pub fn in_topic_units(&self, text: &str) -> std::string::String {
+        match text.trim().parse::<i64>() {
+            Ok(number) if self.factor != 1 && number >= 0 => number.saturating_mul(self.factor).to_string(),
+            _ => text.to_owned(),
+        }
+    }
 }
 
 const fn one(name: &'static str) -> BrokerName {
@@ -71,7 +82,7 @@ static BROKER_NAMES: &[(&str, &[BrokerName])] = &[
 
 /// The broker configs behind a topic config; the first one that is set wins. None for the configs that only
 /// topics have.
-pub(super) fn broker_names(topic_config: &str) -> &'static [BrokerName] {
+pub fn broker_names(topic_config: &str) -> &'static [BrokerName] {
     BROKER_NAMES.iter().find(|(name, _)| *name == topic_config).map_or(&[], |(_, names)| *names)
 }
 
@@ -376,3 +387,25 @@ static TOPIC: &[Definition] = &[
         "Whether a replica that is not in sync may become the leader when no other is left.",
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hours_of_a_broker_are_milliseconds_of_a_topic() {
+        let names = broker_names("retention.ms");
+        let converted: Vec<_> = names
+            .iter()
+            .map(|name| (name.name, name.in_topic_units(" 2 "), name.in_topic_units("-1")))
+            .collect();
+        let expected = [
+            ("log.retention.ms", " 2 ", "-1"),
+            ("log.retention.minutes", "120000", "-1"),
+            ("log.retention.hours", "7200000", "-1"),
+        ];
+        assert_eq!(converted, expected.map(|(name, two, none)| (name, two.to_owned(), none.to_owned())));
+        assert_eq!(names[2].in_topic_units("soon"), "soon");
+        assert_eq!(names[2].in_topic_units("9223372036854775807"), "9223372036854775807");
+    }
+}

@@ -56,7 +56,7 @@ fn names_and_ids_that_kaas_would_not_take_are_refused() {
     kafka.put("meta.properties", b"version=1\ncluster.id=\n");
     kafka.log("a line\nbreak-0", 0, &[]);
     let problems = kafka.problems();
-    for problem in ["its cluster id is no text", "\"a line\\nbreak\" is no name of a topic"] {
+    for problem in ["its cluster.id is no text", "\"a line\\nbreak\" is no name of a topic"] {
         assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:?}");
     }
 }
@@ -164,7 +164,10 @@ fn compacted_logs_keep_their_gaps() {
     kafka.put("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw");
     assert!(kafka.problems().iter().any(|problem| problem.contains("offsets 0 to 2 are missing")));
     kafka.put("cleaner-offset-checkpoint", b"0\n1\norders 0 20\n");
-    assert!(kafka.import(&target).is_done);
+    // What it is to be from now on says nothing of what it was.
+    let deleting =
+        Options { configs: [("cleanup.policy".to_owned(), "delete".to_owned())].into(), ..options() };
+    assert!(kafka.import_with(&target, &deleting).unwrap().is_done);
     assert_clean(&target);
     let log = open(&target, 0, 3);
     let request = ReadRequest {

@@ -10,16 +10,20 @@ mod support;
 use std::path::Path;
 use std::sync::Arc;
 
-use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
 use kaas_engine::import::{Options, Progress, Source, plan};
 use kaas_engine::types::Offset;
 use kaas_fault_injection::faulty::{Faulty, Point, Rule, Rules, Verdict};
 use kaas_substrate::{ErrorClass, remove_tree};
 
-use kafka::{Kafka, assert_clean, at, empty, epochs, open, options, values};
+use kafka::{ID, Kafka, assert_clean, compact, empty, epochs, metadata_record, open, options, values};
 
 const FIRST: &str = "orders-0/00000000000000000000.log";
 const LAST: &str = "orders-0/00000000000000000006.log";
+
+/// What the topic is to be is said, and nothing of what it was.
+fn deleting() -> Options {
+    Options { configs: [("cleanup.policy".to_owned(), "delete".to_owned())].into(), ..options() }
+}
 
 fn after_crash() -> Options {
     Options { after_crash: true, ..options() }
@@ -179,7 +183,7 @@ fn a_gap_between_segments_is_refused_unless_the_cleaner_may_have_left_it() {
         assert_eq!(only_problem(&kafka, &options()), "offsets 3 to 5 are missing before it");
         kafka.checkpoint("cleaner-offset", &["orders 0 6"]);
         let target = empty();
-        let report = kafka.import(&target);
+        let report = kafka.import_with(&target, &deleting()).unwrap();
         let end = 6 + last.len() as i64;
         assert_eq!(report.topics[0].partitions[0].log_end_offset, end);
         let log = open(&target, 0, 4);
@@ -193,7 +197,7 @@ fn a_gap_between_segments_is_refused_unless_the_cleaner_may_have_left_it() {
     kafka.log("orders-0", 0, &[values(2, 0, &["v2"])]);
     assert_eq!(only_problem(&kafka, &options()), "offsets 0 to 1 are missing");
     kafka.checkpoint("cleaner-offset", &["orders 0 6"]);
-    assert_eq!(imported(&kafka, &options()).2, ["v2", "v3", "v4", "v5", "v6"]);
+    assert_eq!(imported(&kafka, &deleting()).2, ["v2", "v3", "v4", "v5", "v6"]);
     // Who knows that it was compacted once may say so, of this topic alone. What it is to be from now on says nothing.
     kafka.checkpoint("cleaner-offset", &[]);
     let gaps = Options { gaps: vec!["orders".into()], ..options() };
@@ -248,26 +252,6 @@ fn a_directory_that_has_been_taken_away_is_missed() {
     assert!(kafka.problems_with(&after_crash()).is_empty());
 }
 
-/// A record of Kafka's metadata log: a topic is created (2), or a partition of it (3), or it is removed (9), or a config set.
-fn metadata_record(kind: u8, parts: &[&[u8]]) -> SimpleRecord {
-    let mut bytes = vec![1, kind, 0];
-    parts.iter().for_each(|part| bytes.extend_from_slice(part));
-    bytes.push(0);
-    SimpleRecord { value: Some(bytes.into()), ..SimpleRecord::of_value("") }
-}
-
-fn compact(text: &str) -> Vec<u8> {
-    [&[text.len() as u8 + 1], text.as_bytes()].concat()
-}
-
-const ID: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
-
-fn metadata(kafka: &Kafka, name: &str, offset: i64, records: &[SimpleRecord]) -> Vec<u8> {
-    let batch = at(&data_batch(records, &BatchOptions::default()).unwrap(), offset, 1);
-    kafka.put(&format!("__cluster_metadata-0/{name}"), &batch);
-    batch
-}
-
 #[test]
 fn kafkas_metadata_says_how_many_partitions_there_are() {
     let kafka = Kafka::orders();
@@ -276,21 +260,21 @@ fn kafkas_metadata_says_how_many_partitions_there_are() {
     let log = "00000000000000000000.log";
     let others = ["payments", "audit", "__consumer_offsets"];
     let others = others.map(|name| metadata_record(2, &[&compact(name), &[name.len() as u8; 16]]));
-    metadata(&kafka, log, 0, &[&[topic.clone(), partition(0), partition(1)], &others[..]].concat());
+    kafka.metadata(log, 0, &[&[topic.clone(), partition(0), partition(1)], &others[..]].concat());
     let report = kafka.import(&empty());
     assert!(report.is_done, "{:?}", report.problems);
     // Nothing of them is given, which may be right.
     assert_eq!(report.not_here, ["audit", "payments"]);
     assert!(report.to_text(100).contains("though Kafka has them: audit, payments\n"));
-    metadata(&kafka, log, 0, &[topic.clone(), partition(0), partition(3), partition(1)]);
+    kafka.metadata(log, 0, &[topic.clone(), partition(0), partition(3), partition(1)]);
     let told = "partitions 2 to 3 of \"orders\" are missing: Kafka's metadata has 4 in all";
     assert_eq!(only_problem(&kafka, &options()), told);
-    metadata(&kafka, log, 0, &[topic.clone(), partition(0), partition(1), metadata_record(9, &[&ID])]);
+    kafka.metadata(log, 0, &[topic.clone(), partition(0), partition(1), metadata_record(9, &[&ID])]);
     let told = "Kafka's metadata has no topic \"orders\" with its id: it was deleted";
     assert_eq!(only_problem(&kafka, &options()), told);
     // Of two replicas the longer one counts.
     let newer = Kafka::new();
-    metadata(&newer, log, 0, &[topic.clone(), partition(0), partition(1), partition(1), partition(1)]);
+    newer.metadata(log, 0, &[topic.clone(), partition(0), partition(1), partition(1), partition(1)]);
     for sources in [[kafka.sources(), newer.sources()].concat(), [newer.sources(), kafka.sources()].concat()]
     {
         let planned = plan(&sources, None, &options(), &Progress::default()).unwrap();
@@ -305,7 +289,7 @@ fn segments_in_tiered_storage_are_told_from_lost_ones() {
         metadata_record(4, &[&[2], &compact("orders"), &compact("remote.storage.enable"), &compact("true")]);
     let records =
         [metadata_record(2, &[&compact("orders"), &ID]), metadata_record(3, &[&[0, 0, 0, 1], &ID]), tiered];
-    metadata(&kafka, "00000000000000000000.log", 0, &records);
+    kafka.metadata("00000000000000000000.log", 0, &records);
     // All of it is here still.
     kafka.starts(&["orders 0 0"]);
     let report = kafka.import(&empty());
@@ -323,7 +307,7 @@ fn a_metadata_log_that_is_not_whole_is_refused() {
     let topic = metadata_record(2, &[&compact("orders"), &ID]);
     let partitions = metadata_record(3, &[&[0, 0, 0, 1], &ID]);
     let log = "00000000000000000000.log";
-    let batch = metadata(&kafka, log, 0, &[topic.clone(), partitions.clone()]);
+    let batch = kafka.metadata(log, 0, &[topic.clone(), partitions.clone()]);
     let torn = &batch[..batch.len() - 1];
     let path = format!("__cluster_metadata-0/{log}");
     // At its end a crash may leave it torn, but not a clean stop; and not before its last segment.
@@ -331,7 +315,7 @@ fn a_metadata_log_that_is_not_whole_is_refused() {
     assert!(only_problem(&kafka, &options()).contains("the metadata log cannot be read: at byte"));
     kafka.remove(".kafka_cleanshutdown");
     assert!(kafka.problems_with(&after_crash()).is_empty());
-    metadata(&kafka, "00000000000000000002.log", 2, std::slice::from_ref(&topic));
+    kafka.metadata("00000000000000000002.log", 2, std::slice::from_ref(&topic));
     assert!(only_problem(&kafka, &after_crash()).contains("the metadata log cannot be read: at byte"));
     // Its beginning is in a snapshot, or it is missing.
     kafka.put(".kafka_cleanshutdown", b"");
@@ -340,8 +324,26 @@ fn a_metadata_log_that_is_not_whole_is_refused() {
         only_problem(&kafka, &options())
             .contains("the metadata log cannot be read: offsets 0 to 1 are missing")
     );
-    metadata(&kafka, "00000000000000000002-0000000001.checkpoint", 0, &[topic, partitions]);
+    let snapshot = "00000000000000000002-0000000001.checkpoint";
+    kafka.metadata_snapshot(snapshot, &[topic.clone(), partitions.clone()]);
     assert!(kafka.problems().is_empty());
+    // One that was cut off between two batches, or all of it.
+    kafka.metadata(snapshot, 0, &[topic, partitions]);
+    let told = "the metadata log cannot be read: the snapshot has no end";
+    assert_eq!(only_problem(&kafka, &options()), told);
+    kafka.put(&format!("__cluster_metadata-0/{snapshot}"), b"");
+    assert_eq!(only_problem(&kafka, &options()), told);
+    // A log that lacks its end.
+    kafka.remove(&format!("__cluster_metadata-0/{snapshot}"));
+    kafka.remove("__cluster_metadata-0/00000000000000000002.log");
+    kafka.put(&path, &batch);
+    kafka.put("__cluster_metadata-0/00000000000000000002.snapshot", b"");
+    assert!(kafka.problems().is_empty());
+    kafka.put("__cluster_metadata-0/00000000000000000003.snapshot", b"");
+    let told = "the metadata log cannot be read: offset 2 is missing: the log had reached 3";
+    assert_eq!(only_problem(&kafka, &options()), told);
+    kafka.remove(".kafka_cleanshutdown");
+    assert!(kafka.problems_with(&after_crash()).is_empty());
 }
 
 #[test]
@@ -373,7 +375,7 @@ fn partitions_of_committed_offsets_that_are_missing_are_told() {
         partition(0, &offsets),
         partition(1, &offsets),
     ];
-    metadata(&kafka, "00000000000000000000.log", 0, &records);
+    kafka.metadata("00000000000000000000.log", 0, &records);
     assert_eq!(only_problem(&kafka, &options()), "1 of the 2 partitions of __consumer_offsets are not here");
     assert!(kafka.problems_with(&without).is_empty());
     kafka.log("__consumer_offsets-1", 0, &[]);
@@ -411,7 +413,7 @@ fn leader_epochs_begin_where_kafka_says_also_between_segments_and_without_record
     kafka.put("orders-0/leader-epoch-checkpoint", b"0\n3\n0 0\n1 6\n2 7\n");
     kafka.put("orders-0/partition.metadata", b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw");
     let target = empty();
-    assert!(kafka.import(&target).is_done);
+    assert!(kafka.import_with(&target, &deleting()).unwrap().is_done);
     assert_clean(&target);
     let log = open(&target, 0, 3);
     assert_eq!(epochs(&log.partition)[..3], [Some((0, 6)), Some((1, 7)), Some((2, 10))]);
@@ -419,7 +421,7 @@ fn leader_epochs_begin_where_kafka_says_also_between_segments_and_without_record
     // Epoch 1 began before the segment, and was over in it.
     kafka.put("orders-0/leader-epoch-checkpoint", b"0\n3\n0 0\n1 4\n2 7\n");
     let target = empty();
-    assert!(kafka.import(&target).is_done);
+    assert!(kafka.import_with(&target, &deleting()).unwrap().is_done);
     assert_clean(&target);
     let log = open(&target, 0, 3);
     assert_eq!(epochs(&log.partition)[..3], [Some((0, 5)), Some((1, 7)), Some((2, 10))]);
@@ -427,7 +429,7 @@ fn leader_epochs_begin_where_kafka_says_also_between_segments_and_without_record
     // Without the file, as far as the batches tell.
     kafka.remove("orders-0/leader-epoch-checkpoint");
     let target = empty();
-    assert!(kafka.import(&target).is_done);
+    assert!(kafka.import_with(&target, &deleting()).unwrap().is_done);
     assert_clean(&target);
     let log = open(&target, 0, 3);
     assert_eq!(epochs(&log.partition)[..3], [Some((0, 9)), Some((0, 9)), Some((2, 10))]);
@@ -455,7 +457,7 @@ fn what_cannot_be_read_is_a_problem_and_no_error() {
     kafka.put("orders-0/00000000000000000007.snapshot", b"");
     kafka.log("__consumer_offsets-0", 0, &[]);
     let records = [metadata_record(2, &[&compact("orders"), &ID]), metadata_record(3, &[&[0, 0, 0, 1], &ID])];
-    metadata(&kafka, "00000000000000000000.log", 0, &records);
+    kafka.metadata("00000000000000000000.log", 0, &records);
     let mut problems = 0;
     for point in [Point::List, Point::Open, Point::Read, Point::Length] {
         for nth in 1.. {

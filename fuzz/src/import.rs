@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kaas_engine::batch::BatchHeader;
-use kaas_engine::import::{ImportError, Options, Progress, Report, Source, plan};
+use kaas_engine::import::{ImportError, Options, Progress, Report, ServerProperties, Source, plan};
 use kaas_engine::layout::TOPICS_DIR;
 use kaas_engine::types::Offset;
 use kaas_engine::verify;
@@ -23,6 +23,9 @@ use crate::tree;
 
 /// Largest log that is compared.
 const LOG_BYTES_MAX: usize = 1 << 20;
+
+/// The broker's configs, in the log directory here; none are there if it is not.
+const SERVER_PROPERTIES: &str = "server.properties";
 
 /// A log directory of Kafka, or anything else.
 pub fn import(data: &[u8]) {
@@ -62,8 +65,11 @@ pub fn import(data: &[u8]) {
 fn import_into(kafka: &Memory, target: &Arc<dyn Substrate>) -> Result<Report, ImportError> {
     let sources = [Source { volume: Arc::new(kafka.clone()), only: None }];
     let progress = Progress::default();
+    let path = Path::new(SERVER_PROPERTIES);
+    let properties = read_small(kafka, path, LOG_BYTES_MAX).unwrap_or_default();
+    let server_properties = Some(ServerProperties::parse(path, &properties));
     // Where Kafka was stopped cleanly that cuts off nothing.
-    let options = Options { node_id: 1, after_crash: true, ..Options::default() };
+    let options = Options { node_id: 1, after_crash: true, server_properties, ..Options::default() };
     let plan = plan(&sources, Some(&**target), &options, &progress)?;
     let _ = plan.report().to_text(100);
     plan.carry_out(target, &progress)

@@ -331,10 +331,12 @@ fn compacted_kafka() -> Archive {
         metadata(&[&[1, 2, 0, 7], b"orders", &id, &[0]]),
         metadata(&[&[1, 3, 0, 0, 0, 0, 0], &id, &[0]]),
         metadata(&[&[1, 4, 0, 2, 7], b"orders", &[15], b"cleanup.policy", &[8], b"compact", &[0]]),
+        metadata(&[&[1, 4, 0, 4, 1, 17], b"log.retention.ms", &[6], b"50000", &[0]]),
     ];
     let metadata = data_batch(&metadata, &options(None)).expect("a batch");
     stopped_kafka(vec![
         item("recovery-point-offset-checkpoint", b"0\n1\norders 0 30\n"),
+        item("server.properties", b"# of a broker\nlog.roll.hours=2\nlog.retention.bytes: \\\n  70000\n"),
         item("cleaner-offset-checkpoint", b"0\n1\norders 0 20\n"),
         item("__cluster_metadata-0/", b""),
         item("__cluster_metadata-0/00000000000000000000.log", &at(&metadata, 0, 1)),

@@ -5,7 +5,8 @@ that were deleted and ones that retention has removed, leader epochs, committed 
 that a client can find out about it, and stops it. Imports its log directories, starts kaas on the result, writes the same down again, and
 compares line by line. An idempotent producer that began with Kafka goes on with kaas.
 
-What must be refused is: a Kafka that is running, a transaction that is open, a log directory that is not given, segments that are missing.
+What must be refused is: a Kafka that is running, a transaction that is open, a log directory that is not given, segments that are missing,
+a topic that Kafka compacts by a default of its broker that the import is not told of.
 """
 import json
 import pathlib
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from clientlib import check, expect, whole_check
+from clientlib import check, expect, wait_for, whole_check
 from javatools import QUICK, class_path
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -85,7 +86,7 @@ class Import:
         return kafka.wait_ready()
 
     def run_import(self, *more, log_dirs=None, data=None):
-        command = [self.programs.kaas_engine, "import", "--json", *more, *map(str, log_dirs or self.log_dirs), str(data or self.data)]
+        command = [self.programs.kaas_engine, "import", "--json", *map(str, more), *map(str, log_dirs or self.log_dirs), str(data or self.data)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         check(done.stdout, f"import: {done.stderr[-1000:]}")
         return done.returncode, json.loads(done.stdout)
@@ -97,8 +98,8 @@ class Import:
         check(any(problem in p for p in found), f"{problem!r} is not told of, but {found}")
         return found
 
-    def verify(self):
-        done = subprocess.run([self.programs.kaas_engine, "verify", str(self.data)], capture_output=True, text=True, timeout=60)
+    def verify(self, data=None):
+        done = subprocess.run([self.programs.kaas_engine, "verify", str(data or self.data)], capture_output=True, text=True, timeout=60)
         expect(done.returncode, 0, f"exit code of verify: {done.stdout}")
 
     def check(self):
@@ -119,6 +120,7 @@ class Import:
             kafka_s = time.monotonic() - began
             self.refused("of \"codec-", log_dirs=self.log_dirs[:1])
             self.lost_segments()
+            self.inherited()
             records = self.take_over(port, holder)
         finally:
             if holder and holder.poll() is None:
@@ -171,6 +173,36 @@ class Import:
         self.start_kafka(copies, home="copy").stop()
         code, report = self.run_import("--dry-run", log_dirs=copies)
         expect((code, report["problems"]), (0, []), "an import once Kafka has been started and stopped")
+
+    def inherited(self):
+        """Topics that have their configs from the broker: compacted by its server.properties, kept as long as its dynamic configs say."""
+        settings = ["log.cleanup.policy=compact", "log.roll.hours=2", "log.roll.ms=300", "log.cleaner.min.cleanable.ratio=0.01"]
+        home, data = self.folder / "inherits", self.folder / "inherits-data"
+        kafka = KafkaBroker(home, settings=[setting for setting in SETTINGS if not setting.startswith("log.ro")] + settings, heap="512M")
+        kafka.wait_ready()
+        logs = home / "logs"
+        try:
+            client("inherit", kafka.bootstrap)
+            checkpoint = logs / "cleaner-offset-checkpoint"
+            wait_for(lambda: checkpoint.exists() and "inherits 0 " in checkpoint.read_text(), lambda: "Kafka has not compacted the topic")
+        finally:
+            kafka.stop()
+        code, report = self.run_import(log_dirs=[logs], data=data)
+        expect((code, data.exists()), (1, False), "an import of a topic whose policy is not known")
+        problems = [problem["problem"] for problem in report["problems"]]
+        expect(problems, ['"inherits" has been compacted, as this file says, and nothing else here tells its cleanup.policy'], "problems")
+        code, report = self.run_import("--server-properties", home / "server.properties", log_dirs=[logs], data=data)
+        expect((code, report["is_done"]), (0, True), "an import with the broker's server.properties")
+        topics = {topic["name"]: topic for topic in report["topics"]}
+        expected = {"cleanup.policy": "compact", "max.message.bytes": "1500000", "min.cleanable.dirty.ratio": "0.01", "retention.ms": "223456789",
+                    "segment.ms": "300"}
+        expect(topics["inherits"]["configs"], expected, "configs that a topic inherits")
+        expect(topics["own"]["configs"], {**expected, "cleanup.policy": "delete", "retention.ms": "-1"}, "configs of a topic that has some itself")
+        expect([left["name"] for left in report["broker_defaults_not_carried"]], ["compression.type"], "what is left behind of the defaults")
+        compacted = int(re.search(r"inherits 0 (\d+)", checkpoint.read_text()).group(1))
+        check(compacted > 0, "Kafka has compacted nothing")
+        expect(topics["inherits"]["partitions"][0]["first_dirty_offset"], compacted, "how far the topic is compacted")
+        self.verify(data)
 
     def take_over(self, port, holder):
         code, report = self.run_import("--dry-run")

@@ -12,6 +12,7 @@ use crate::types::{Offset, ProducerId, Timestamp};
 pub(super) const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub(super) const META_PROPERTIES: &str = "meta.properties";
 pub(super) const LOG_START_CHECKPOINT: &str = "log-start-offset-checkpoint";
+pub(super) const CLEANER_CHECKPOINT: &str = "cleaner-offset-checkpoint";
 pub(super) const RECOVERY_POINT_CHECKPOINT: &str = "recovery-point-offset-checkpoint";
 pub(super) const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 pub(super) const PARTITION_METADATA: &str = "partition.metadata";
@@ -199,11 +200,6 @@ pub(super) fn topic_id(text: &str) -> Result<[u8; 16], String> {
     bytes.ok_or_else(|| format!("its topic_id {id:?} is no id"))
 }
 
-/// A value of a Java properties file; enough for `meta.properties`.
-pub(super) fn property<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|line| Some(line.trim().strip_prefix(name)?.trim_start().strip_prefix('=')?.trim()))
-}
-
 /// One producer of a Kafka producer snapshot: its last batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotProducer {
@@ -376,11 +372,10 @@ mod tests {
     }
 
     #[test]
-    fn ids_and_properties() {
+    fn topic_ids() {
         assert_eq!(topic_id("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ").unwrap()[15], 1);
         assert!(topic_id("version: 0\n").is_err());
         assert!(topic_id("topic_id: short").is_err());
-        assert_eq!(property("#x\nnode.id=3\ncluster.id = abc\n", "cluster.id"), Some("abc"));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! What there is to know of topics in KRaft's metadata log (KIP-500): `__cluster_metadata-0`, its newest snapshot and the
 //! segments.
 //!
-//! Of the many kinds of records five matter here: a topic is created (2), and a partition of it (3), a config is set or
-//! taken back (4), a topic is removed (9), producer ids are given to a broker (15). Each value is framed by three varints:
+//! Of the many kinds of records five matter here: a topic is created (2), and a partition of it (3), a config of a topic or a
+//! broker is set or taken back (4), a topic is removed (9), producer ids are given to a broker (15). Each value is framed by three varints:
 //! frame version (1), kind, version of the kind. All of them are "flexible": strings have compact lengths.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use kaas_config::ConfigMap;
 use kaas_substrate::{OpenMode, Substrate};
 
 use super::Problem;
@@ -21,16 +22,20 @@ use crate::types::Offset;
 
 pub(super) const DIR: &str = "__cluster_metadata-0";
 
-/// A topic's own configs.
-pub(super) type TopicConfigs = BTreeMap<String, String>;
-
 const FRAME_VERSION: u32 = 1;
 const TOPIC_RECORD: u32 = 2;
 const PARTITION_RECORD: u32 = 3;
 const CONFIG_RECORD: u32 = 4;
 const REMOVE_TOPIC_RECORD: u32 = 9;
 const PRODUCER_IDS_RECORD: u32 = 15;
+/// The type of a control record.
+const SNAPSHOT_FOOTER: i16 = 4;
+
 const TOPIC_RESOURCE: i8 = 2;
+const BROKER_RESOURCE: i8 = 4;
+
+/// The broker that stands for all.
+const ALL_BROKERS: &str = "";
 
 const RESTORE: &str = "restore it from another node of Kafka, or give a copy of the log directory without \
                        __cluster_metadata-0 and name with --config what the topics need";
@@ -46,7 +51,9 @@ struct KnownTopic {
 #[derive(Debug, Default)]
 pub(super) struct State {
     topics: BTreeMap<[u8; 16], KnownTopic>,
-    configs: BTreeMap<String, TopicConfigs>,
+    configs: BTreeMap<String, ConfigMap>,
+    /// Dynamic configs, by broker.
+    brokers: BTreeMap<String, ConfigMap>,
     next_producer_id: i64,
     end: Offset,
 }
@@ -58,8 +65,18 @@ impl State {
     }
 
     /// A topic's own configs.
-    pub(super) fn configs(&self, topic: &str) -> TopicConfigs {
+    pub(super) fn configs(&self, topic: &str) -> ConfigMap {
         self.configs.get(topic).cloned().unwrap_or_default()
+    }
+
+    /// The dynamic configs of one broker.
+    pub(super) fn configs_of_broker(&self, id: i32) -> ConfigMap {
+        self.brokers.get(&id.to_string()).cloned().unwrap_or_default()
+    }
+
+    /// The dynamic configs of all brokers.
+    pub(super) fn configs_of_all_brokers(&self) -> ConfigMap {
+        self.brokers.get(ALL_BROKERS).cloned().unwrap_or_default()
     }
 
     /// Whether segments of a topic may be in tiered storage.
@@ -108,15 +125,18 @@ impl State {
             }
             CONFIG_RECORD => {
                 let resource = fields.i8()?;
-                let (topic, name, value) =
+                let (of, name, value) =
                     (fields.compact_string()??, fields.compact_string()??, fields.compact_string()?);
-                if resource == TOPIC_RESOURCE {
-                    let configs = self.configs.entry(topic).or_default();
-                    match value {
-                        Some(value) => configs.insert(name, value),
-                        None => configs.remove(&name),
-                    };
-                }
+                let resources = match resource {
+                    TOPIC_RESOURCE => &mut self.configs,
+                    BROKER_RESOURCE => &mut self.brokers,
+                    _ => return Some(()),
+                };
+                let configs = resources.entry(of).or_default();
+                match value {
+                    Some(value) => configs.insert(name, value),
+                    None => configs.remove(&name),
+                };
             }
             REMOVE_TOPIC_RECORD => {
                 if let Some(topic) = self.topics.remove(&fields.take()?) {
@@ -141,7 +161,7 @@ pub(super) fn read(
     is_clean: bool,
     problems: &mut Vec<Problem>,
 ) -> Option<State> {
-    let mut reader = Reader { volume, state: State::default(), expected: None };
+    let mut reader = Reader { volume, state: State::default(), is_ended: false, expected: None };
     match reader.run(dir, is_clean) {
         Ok(Ok(())) => return Some(reader.state),
         Ok(Err((path, reason))) => {
@@ -153,9 +173,19 @@ pub(super) fn read(
     None
 }
 
+/// Whether a control batch is the last of a snapshot (KIP-630): the key of its record is a version and a type.
+fn is_snapshot_footer(batch: &Bytes) -> bool {
+    let record = decode_records(batch, &DecodeLimits::default()).ok().and_then(|mut records| records.next());
+    let key = record.and_then(Result::ok).and_then(|record| record.key).unwrap_or_default();
+    let mut fields = Fields(&key);
+    fields.i16().is_some() && fields.i16() == Some(SNAPSHOT_FOOTER)
+}
+
 struct Reader<'a> {
     volume: &'a dyn Substrate,
     state: State,
+    /// The last batch was the footer of a snapshot.
+    is_ended: bool,
     /// The offset behind the last batch of the segments, or the snapshot's end.
     expected: Option<Offset>,
 }
@@ -165,11 +195,13 @@ type Outcome<E> = Result<Result<(), E>, kaas_substrate::Error>;
 
 impl Reader<'_> {
     fn run(&mut self, dir: &Path, is_clean: bool) -> Outcome<(PathBuf, String)> {
-        let (mut logs, mut snapshot) = (Vec::new(), None);
+        let (mut logs, mut snapshot, mut reached) = (Vec::new(), None, None);
         for entry in self.volume.list(dir)? {
             let name = entry.name.to_string_lossy().into_owned();
             match name.rsplit_once('.') {
                 Some((stem, "log")) => logs.extend(offset_name(stem).map(|base| (base, name.clone()))),
+                // Of the producers, of which there are none, written where the log ends when Kafka stops.
+                Some((stem, "snapshot")) => reached = reached.max(offset_name(stem)),
                 // `<end offset>-<epoch>.checkpoint`
                 Some((stem, "checkpoint")) => {
                     let end = stem.split_once('-').and_then(|(end, _)| offset_name(end));
@@ -186,6 +218,9 @@ impl Reader<'_> {
             if let Err(reason) = self.file(&path, Offset::ZERO, false)? {
                 return Ok(Err((path, reason)));
             }
+            if !self.is_ended {
+                return Ok(Err((path, "the snapshot has no end".to_owned())));
+            }
             from = end;
         }
         self.expected = Some(from);
@@ -201,7 +236,13 @@ impl Reader<'_> {
             }
         }
         self.state.end = self.expected.unwrap_or(from);
-        Ok(Ok(()))
+        match reached.filter(|reached| is_clean && *reached > self.state.end) {
+            Some(reached) => {
+                let reason = format!("{}: the log had reached {reached}", missing(self.state.end, reached));
+                Ok(Err((dir.to_owned(), reason)))
+            }
+            None => Ok(Ok(())),
+        }
     }
 
     /// Reads the records of a file from `from` on.
@@ -225,12 +266,13 @@ impl Reader<'_> {
             {
                 return Ok(Err(missing(expected, header.base_offset)));
             }
-            if header.is_control() {
-                continue;
-            }
             let Some(batch) = scanner.verified_batch(position, &header)?.map(Bytes::copy_from_slice) else {
                 return Ok(Err(format!("at byte {position}: it changes while it is read")));
             };
+            self.is_ended = header.is_control() && is_snapshot_footer(&batch);
+            if header.is_control() {
+                continue;
+            }
             if let Err(reason) = self.batch(&batch, from) {
                 return Ok(Err(format!("at offset {}: {reason}", header.base_offset)));
             }
@@ -271,7 +313,9 @@ mod tests {
             let value = value.map_or(vec![0], compact);
             record(4, &[&[2], &compact(topic), &compact(name), &value])
         };
-        let broker = record(4, &[&[4], &compact("1"), &compact("log.retention.ms"), &compact("7")]);
+        let broker = |id: &str, value: &str| {
+            record(4, &[&[4], &compact(id), &compact("log.retention.ms"), &compact(value)])
+        };
         for value in [
             record(2, &[&compact("orders"), &[9; 16]]),
             record(3, &[&[0, 0, 0, 2], &[9; 16]]),
@@ -284,7 +328,8 @@ mod tests {
             record(2, &[&compact("gone"), &[8; 16]]),
             config("gone", "retention.ms", Some("5")),
             record(9, &[&[8; 16]]),
-            broker,
+            broker("1", "7"),
+            broker("", "8"),
             record(27, &[&[1, 2, 3]]),
         ] {
             state.apply(&value).unwrap();
@@ -292,8 +337,11 @@ mod tests {
         assert_eq!(state.configs.len(), 1);
         let expected = [("retention.ms", "5"), ("remote.storage.enable", "false")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(state.configs("orders"), TopicConfigs::from(expected));
+        assert_eq!(state.configs("orders"), ConfigMap::from(expected));
         assert_eq!((state.partitions([9; 16]), state.partitions([8; 16])), (Some(3), None));
+        assert_eq!(state.configs_of_broker(1)["log.retention.ms"], "7");
+        assert_eq!(state.configs_of_all_brokers()["log.retention.ms"], "8");
+        assert!(state.configs_of_broker(2).is_empty());
         assert!(!state.is_tiered("orders"));
         assert_eq!(state.apply(&[1, 4, 0, 2, 200]), None);
         assert_eq!(state.apply(&[0, 4, 0]), None);

@@ -2,7 +2,7 @@
 //! offsets.
 //!
 //! Kafka's batches are those of kaas, so they are copied byte for byte. Carried over besides: topic ids, topic configs (from
-//! KRaft's metadata log), the log start, leader epochs (kaas' own go on above them), the producers' last batches, aborted
+//! KRaft's metadata log, with the brokers' defaults), the log start, how far a log is compacted, leader epochs (kaas' own go on above them), the producers' last batches, aborted
 //! transactions.
 //!
 //! **Two passes.** [`plan`] reads everything and checks every batch; what cannot be carried over is told, all of it, before
@@ -11,11 +11,13 @@
 //!
 //! All functions block. Memory: the producers of one partition, and one buffer.
 
+mod defaults;
 mod group_offsets;
 mod kafka_files;
 mod metadata_log;
 mod missing;
 mod planning;
+mod properties;
 mod read;
 mod report;
 mod source;
@@ -44,9 +46,11 @@ use crate::manifest::versioned::VersionedError;
 use crate::types::Epoch;
 use crate::verify::grouped;
 
+pub use self::defaults::ServerProperties;
 pub use self::planning::plan;
 pub use self::report::{
-    ClusterIdReport, ConfigReport, CutReport, Doubt, PartitionReport, PassedOver, Report, TopicReport,
+    ClusterIdReport, ConfigReport, CutReport, DefaultReport, Doubt, PartitionReport, PassedOver, Report,
+    TopicReport,
 };
 pub use self::source::{Source, is_partition_dir};
 
@@ -80,7 +84,9 @@ const INDEX_INTERVAL_BYTES: u64 = 4096;
 pub struct Options {
     /// Only these topics; empty: all of them but Kafka's own.
     pub topics: Vec<String>,
-    /// Configs that every imported topic gets, in place of what Kafka's metadata says.
+    /// The static configs of Kafka's brokers, of which topics without configs of their own have their defaults.
+    pub server_properties: Option<ServerProperties>,
+    /// Configs that every imported topic gets, in place of what Kafka's metadata and brokers say.
     pub configs: BTreeMap<String, String>,
     /// Topics that may have gaps, though nothing says that they are or were compacted.
     pub gaps: Vec<String>,
@@ -290,7 +296,7 @@ fn copy(
     let mut sink = PartitionSink::begin(volume, dir, &identity, checked.highest_epoch, progress)?;
     let mut problems = Vec::new();
     let interval = interval_bytes(&topic.configs);
-    let may_have_gaps = topic.may_have_gaps || partition.was_cleaned;
+    let may_have_gaps = topic.may_have_gaps || partition.cleaned_up_to.is_some();
     // Segments of which none counts are read again only to see that they have not changed.
     let into: &mut dyn Sink = if checked.segments.is_empty() { &mut Nowhere } else { &mut sink };
     let read = read_partition(partition, may_have_gaps, interval, into, progress, &mut problems)?;

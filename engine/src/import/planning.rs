@@ -11,10 +11,11 @@ use kaas_config::{BrokerConfigs, ConfigError, TopicConfigs, Value, topic_definit
 use kaas_substrate::{OpenMode, Substrate};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
+use super::defaults::{Defaults, Layers};
 use super::group_offsets::{self, GroupOffsets};
-use super::kafka_files::INTERNAL_TOPICS;
+use super::kafka_files::{CLEANER_CHECKPOINT, INTERNAL_TOPICS};
 use super::missing::doubt_about_start;
-use super::read::{Nowhere, log_path, read_partition};
+use super::read::{Nowhere, ReadPartition, log_path, read_partition};
 use super::report::{ClusterIdReport, ConfigReport, Report};
 use super::source::{self, Source, SourcePartition, shown};
 use super::target;
@@ -23,6 +24,8 @@ use crate::layout::{PRODUCER_IDS_BLOCK, TOPICS_DIR};
 
 /// Above this there is no whole block of producer ids.
 const PRODUCER_IDS_MAX: i64 = i64::MAX - PRODUCER_IDS_BLOCK;
+
+const CLEANUP_POLICY: &str = "cleanup.policy";
 
 /// What kaas would refuse of a topic's configs: Kafka takes values that kaas could only ignore, and `--config` takes any.
 fn wrong_configs(topic: &str, configs: &BTreeMap<String, String>) -> Vec<Problem> {
@@ -42,6 +45,25 @@ fn wrong_configs(topic: &str, configs: &BTreeMap<String, String>) -> Vec<Problem
         problems.extend(together.err().map(wrong));
     }
     problems
+}
+
+/// Tells of a topic that Kafka has compacted, though nothing that is here says so: it has the policy from a static config, or had
+/// it once. As one whose policy is "delete" it would lose what Kafka keeps.
+fn unknown_policy(topic: &PlannedTopic) -> Option<Problem> {
+    let was_compacted = |(partition, read): &&(SourcePartition, ReadPartition)| {
+        partition.cleaned_up_to.is_some() || read.lacks_records
+    };
+    let (partition, _) = topic.partitions.iter().find(was_compacted)?;
+    let (path, by) = match partition.cleaned_up_to {
+        Some(_) => (Path::new(CLEANER_CHECKPOINT), "as this file says"),
+        None => (&*partition.dir, "since batches lack records"),
+    };
+    Some(Problem::new(
+        shown(&*partition.volume, path),
+        format!("{:?} has been compacted, {by}, and nothing else here tells its cleanup.policy", topic.name),
+        "it may be the default of Kafka's broker: give its --server-properties FILE, or set the policy of the topic with \
+         --topic NAME --config cleanup.policy=compact (or =delete)",
+    ))
 }
 
 /// An id for a topic whose files do not say theirs: the same each time, so that an import that is begun again knows the topic.
@@ -68,8 +90,20 @@ pub fn plan(
     let mut problems = Vec::new();
     let existing = target.map(target::look).transpose()?.unwrap_or_default();
     let found = source::find(sources, options, &mut problems)?;
-    let mut report = Report::new(found.passed_over, found.metadata.is_some());
-    let metadata = found.metadata.map(|(_, metadata)| metadata).unwrap_or_default();
+    let fixed = options.server_properties.as_ref();
+    if let Some(fixed) = fixed {
+        fixed.check(&found.nodes, &mut problems);
+    }
+    let mut report = Report::new(found.passed_over, found.metadata.is_some(), fixed.is_some());
+    let (metadata_dir, metadata) = found.metadata.unwrap_or_default();
+    let layers = Layers {
+        metadata: metadata_dir,
+        own: found.nodes.iter().map(|id| metadata.configs_of_broker(*id)).collect(),
+        all: metadata.configs_of_all_brokers(),
+        fixed,
+    };
+    let defaults = Defaults::resolve(&layers, &options.configs);
+    let mut own_configs = Vec::new();
     if options.topics.is_empty() && sources.iter().all(|source| source.only.is_none()) {
         let is_here = |name: &str| found.topics.contains_key(name) || INTERNAL_TOPICS.contains(&name);
         report.not_here = metadata.topics().filter(|name| !is_here(name)).map(str::to_owned).collect();
@@ -99,14 +133,22 @@ pub fn plan(
             }
             continue;
         }
-        let (mut configs, not_carried): (BTreeMap<_, _>, BTreeMap<_, _>) = metadata
-            .configs(&name)
-            .into_iter()
-            .partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
+        let own = metadata.configs(&name);
+        let (mut configs, not_carried): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            own.clone().into_iter().partition(|(name, _)| CARRIED_CONFIGS.contains(&name.as_str()));
+        defaults.apply(&mut configs);
         let is_compacted = |configs: &BTreeMap<String, String>| {
-            configs.get("cleanup.policy").is_some_and(|policy| policy.contains("compact"))
+            configs.get(CLEANUP_POLICY).is_some_and(|policy| policy.contains("compact"))
         };
         let was_compacted = is_compacted(&configs);
+        // Kafka's metadata says what a topic has itself, and the file what it has else.
+        let is_known = own.contains_key(CLEANUP_POLICY)
+            || options.configs.contains_key(CLEANUP_POLICY)
+            || options.gaps.contains(&name)
+            || was_compacted
+            || (report.has_metadata
+                && (report.has_server_properties || configs.contains_key(CLEANUP_POLICY)));
+        own_configs.push(own);
         configs.extend(options.configs.clone());
         problems.extend(wrong_configs(&name, &configs));
         let mut topic = PlannedTopic {
@@ -122,12 +164,16 @@ pub fn plan(
             configs,
         };
         read_partitions(&mut topic, partitions, progress, &mut problems)?;
+        if !is_known {
+            problems.extend(unknown_policy(&topic));
+        }
         report
             .doubts
             .extend(topic.partitions.iter().filter_map(|(partition, _)| doubt_about_start(partition)));
         report.add(&topic);
         topics.push(topic);
     }
+    defaults.tell(&own_configs, &mut report, &mut problems);
     let mut groups = GroupOffsets::default();
     if !options.without_groups {
         groups = GroupOffsets::read(sources, metadata.partitions_of(group_offsets::TOPIC), &mut problems);
@@ -169,7 +215,7 @@ fn read_partitions(
 ) -> Result<(), ImportError> {
     let interval = interval_bytes(&topic.configs);
     for partition in partitions.into_iter().filter(|partition| partition.is_listed) {
-        let may_have_gaps = topic.may_have_gaps || partition.was_cleaned;
+        let may_have_gaps = topic.may_have_gaps || partition.cleaned_up_to.is_some();
         match read_partition(&partition, may_have_gaps, interval, &mut Nowhere, progress, problems) {
             Ok(read) => topic.partitions.push((partition, read)),
             Err(error) if progress.cancelled.load(Ordering::Relaxed) => return Err(error.into()),

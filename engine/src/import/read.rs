@@ -27,8 +27,8 @@ const OLD_LENGTH_MIN: i32 = 14;
 /// Most problems of one partition that are told.
 const PROBLEMS_MAX: usize = 20;
 
-const GAP_HINT: &str = "restore the segments, or take another replica; if the topic was compacted once, which leaves \
-                        gaps, --gaps TOPIC takes it as it is";
+const GAP_HINT: &str = "restore the segments, or take another replica; if it was compacted, which leaves gaps: \
+                        --server-properties FILE tells of a log.cleanup.policy, --gaps TOPIC takes it as it is";
 
 /// Where what was read goes.
 pub(super) trait Sink {
@@ -84,6 +84,10 @@ pub(super) struct ReadPartition {
     pub(super) end: Offset,
     pub(super) highest_epoch: u32,
     pub(super) producers: ProducerStates,
+    /// Up to here it is compacted, if Kafka's cleaner has been at it.
+    pub(super) first_dirty: Option<Offset>,
+    /// A batch has fewer records than offsets: only compaction takes some out.
+    pub(super) lacks_records: bool,
     /// Of all batches, also of those that leave no state.
     pub(super) highest_producer: Option<ProducerId>,
     pub(super) cut: Option<Cut>,
@@ -168,6 +172,10 @@ impl Reader<'_> {
         if self.read.segments.is_empty() {
             self.read.log_start = self.read.end;
         }
+        let (start, end) = (self.read.log_start, self.read.end);
+        // As Kafka takes it: what the checkpoint says of offsets that are not there says nothing.
+        self.read.first_dirty =
+            partition.cleaned_up_to.map(|offset| if offset > end { start } else { offset.max(start) });
         if self.problems.len() == self.problems_before {
             // What is damaged would only be told once more.
             check_bounds(partition, &self.read, self.problems);
@@ -263,6 +271,8 @@ impl Reader<'_> {
         segment.bytes += header.batch_bytes as u64;
         segment.batches += 1;
         segment.records += u64::try_from(header.record_count).unwrap_or(0);
+        let offsets = header.next_offset().0 - header.base_offset.0;
+        self.read.lacks_records |= i64::from(header.record_count) < offsets;
         segment.end = header.next_offset();
         if header.max_timestamp > segment.max_timestamp {
             segment.max_timestamp = header.max_timestamp;

@@ -33,6 +33,12 @@ pub struct Report {
     pub cluster_id_left: Option<ClusterIdReport>,
     /// Whether the topics' configs were there to be read.
     pub has_metadata: bool,
+    /// Whether the static defaults of Kafka's brokers were there to be read.
+    pub has_server_properties: bool,
+    /// Defaults of Kafka's brokers that topics are given which have none of their own.
+    pub broker_defaults: Vec<DefaultReport>,
+    /// Defaults of Kafka's brokers that are left behind, by the names that they have there.
+    pub broker_defaults_not_carried: Vec<ConfigReport>,
     pub partitions: usize,
     pub records: u64,
     /// Bytes of records.
@@ -87,6 +93,20 @@ pub struct ConfigReport {
     pub reason: String,
 }
 
+/// A default of Kafka's brokers, as a config of topics.
+#[derive(Debug, Clone, Serialize)]
+pub struct DefaultReport {
+    /// The topic config.
+    pub name: String,
+    /// In the topic config's unit.
+    pub value: String,
+    /// The broker config that says it.
+    pub broker_config: String,
+    /// Where: Kafka's metadata log, or the broker's `server.properties`.
+    #[serde(serialize_with = "crate::printable::serialize_path")]
+    pub path: PathBuf,
+}
+
 impl ConfigReport {
     pub(super) fn new((name, value): (String, String)) -> Self {
         let reason = match topic_definition(&name) {
@@ -120,6 +140,9 @@ pub struct PartitionReport {
     pub batches: u64,
     pub records: u64,
     pub bytes: u64,
+    /// Up to here Kafka has compacted it, so that kaas need not begin anew; none if it never was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_dirty_offset: Option<i64>,
     /// Kafka's highest leader epoch; those of kaas begin above it.
     pub highest_leader_epoch: u32,
     /// Idempotent producers whose retries are still recognised.
@@ -147,6 +170,7 @@ impl PartitionReport {
             batches: read.segments.iter().map(|segment| segment.batches).sum(),
             records: read.segments.iter().map(|segment| segment.records).sum(),
             bytes: read.segments.iter().map(|segment| segment.bytes).sum(),
+            first_dirty_offset: read.first_dirty.map(|offset| offset.0),
             highest_leader_epoch: read.highest_epoch,
             producers: read.producers.len(),
             cut: read.cut.as_ref().map(|cut| CutReport {
@@ -159,8 +183,8 @@ impl PartitionReport {
 }
 
 impl Report {
-    pub(super) fn new(passed_over: Vec<PassedOver>, has_metadata: bool) -> Self {
-        Self { format: 1, passed_over, has_metadata, ..Self::default() }
+    pub(super) fn new(passed_over: Vec<PassedOver>, has_metadata: bool, has_server_properties: bool) -> Self {
+        Self { format: 1, passed_over, has_metadata, has_server_properties, ..Self::default() }
     }
 
     pub(super) fn add(&mut self, topic: &PlannedTopic) {

@@ -3,19 +3,20 @@
 //! Links are not followed, and nothing but directories and regular files is opened: what has the name of something that
 //! counts and is neither is a problem.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kaas_substrate::{Entry, EntryKind, Substrate, read_small};
 
 use super::kafka_files::{
-    CLEAN_SHUTDOWN, DirName, FileName, INTERNAL_TOPICS, LEADER_EPOCHS, LOG_START_CHECKPOINT, META_PROPERTIES,
-    PARTITION_METADATA, RECOVERY_POINT_CHECKPOINT, leader_epochs, offset_checkpoint, property, topic_id,
+    CLEAN_SHUTDOWN, CLEANER_CHECKPOINT, DirName, FileName, INTERNAL_TOPICS, LEADER_EPOCHS,
+    LOG_START_CHECKPOINT, META_PROPERTIES, PARTITION_METADATA, RECOVERY_POINT_CHECKPOINT, leader_epochs,
+    offset_checkpoint, topic_id,
 };
 use super::missing::{absent_partitions, check_absent, check_indexes, check_partitions};
 use super::report::PassedOver;
-use super::{Options, Problem, metadata_log};
+use super::{Options, Problem, metadata_log, properties};
 use crate::layout::{CLUSTER_DIR, TOPICS_DIR, is_cluster_id, is_topic_name};
 use crate::types::Offset;
 
@@ -34,8 +35,6 @@ const NO_FILE_HINT: &str = "links, directories and special files are not read: p
 
 const ABSENT_HINT: &str =
     "restore it, or give the log directory that it was moved to, or name the topics to import with --topic";
-
-const CLEANER_CHECKPOINT: &str = "cleaner-offset-checkpoint";
 
 /// One of Kafka's `log.dirs`, or one partition's directory in it.
 #[derive(Debug, Clone)]
@@ -78,8 +77,8 @@ pub(super) struct SourcePartition {
     pub(super) is_clean: bool,
     /// Segments of the topic may be in tiered storage.
     pub(super) is_tiered: bool,
-    /// Whether Kafka's cleaner has been at it.
-    pub(super) was_cleaned: bool,
+    /// The first dirty offset that was checkpointed, if Kafka's cleaner has been at it; not compared with the log.
+    pub(super) cleaned_up_to: Option<Offset>,
 }
 
 /// All of it.
@@ -89,6 +88,8 @@ pub(super) struct Sources {
     pub(super) topics: BTreeMap<String, Vec<SourcePartition>>,
     /// With the file that says it.
     pub(super) cluster_id: Option<(String, PathBuf)>,
+    /// The brokers that the log directories are of.
+    pub(super) nodes: BTreeSet<i32>,
     /// The newest metadata log, and where it is; `None` if there is none in the directories.
     pub(super) metadata: Option<(PathBuf, metadata_log::State)>,
     /// Logs that checkpoints tell of and that have no directory.
@@ -120,9 +121,16 @@ pub(super) struct Checkpoints {
 
 impl Checkpoints {
     pub(super) fn read(volume: &dyn Substrate, entries: &[Entry], problems: &mut Vec<Problem>) -> Self {
-        let mut offsets = |name: &str| parsed(volume, Path::new(name), offset_checkpoint, problems);
+        let listed = Listed { volume, dir: Path::new(""), entries };
+        // Its being there says it all; what it says is not needed.
+        let marker = entries.iter().find(|entry| entry.name == CLEAN_SHUTDOWN);
+        if marker.is_some_and(|marker| marker.kind != EntryKind::File) {
+            let path = shown(volume, Path::new(CLEAN_SHUTDOWN));
+            problems.push(Problem::new(path, NO_FILE, NO_FILE_HINT));
+        }
+        let mut offsets = |name: &str| listed.parsed(name, text(offset_checkpoint), problems);
         Self {
-            is_clean: entries.iter().any(|entry| entry.name == CLEAN_SHUTDOWN),
+            is_clean: marker.is_some(),
             log_starts: offsets(LOG_START_CHECKPOINT),
             recovery_points: offsets(RECOVERY_POINT_CHECKPOINT),
             cleaned: offsets(CLEANER_CHECKPOINT),
@@ -144,25 +152,42 @@ pub(super) fn shown(volume: &dyn Substrate, path: &Path) -> PathBuf {
     volume.root().join(path)
 }
 
-/// Reads and parses a small file; what is wrong with it is a problem.
-fn parsed<T: Default>(
-    volume: &dyn Substrate,
-    path: &Path,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-    problems: &mut Vec<Problem>,
-) -> T {
-    let parsed = match read_small(volume, path, SMALL_FILE_BYTES_MAX) {
-        Ok(bytes) => parse(&String::from_utf8_lossy(&bytes)),
-        Err(error) if error.is_not_found() => return T::default(),
-        Err(error) => {
-            problems.push(Problem::unreadable(volume, &error));
+/// A parser of text as one of bytes.
+fn text<T>(parse: impl FnOnce(&str) -> Result<T, String>) -> impl FnOnce(&[u8]) -> Result<T, String> {
+    |bytes| parse(&String::from_utf8_lossy(bytes))
+}
+
+/// A directory whose entries are known.
+struct Listed<'a> {
+    volume: &'a dyn Substrate,
+    dir: &'a Path,
+    entries: &'a [Entry],
+}
+
+impl Listed<'_> {
+    /// Reads and parses a small file; what is wrong with it is a problem. The default if it is not there.
+    fn parsed<T: Default>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&[u8]) -> Result<T, String>,
+        problems: &mut Vec<Problem>,
+    ) -> T {
+        let path = self.dir.join(name);
+        let Some(entry) = self.entries.iter().find(|entry| entry.name == name) else { return T::default() };
+        if entry.kind != EntryKind::File {
+            problems.push(Problem::new(shown(self.volume, &path), NO_FILE, NO_FILE_HINT));
             return T::default();
         }
-    };
-    parsed.unwrap_or_else(|reason| {
-        problems.push(Problem::new(shown(volume, path), reason, "restore it, or start and stop Kafka once"));
-        T::default()
-    })
+        let outcome = read_small(self.volume, &path, SMALL_FILE_BYTES_MAX);
+        let parsed = outcome.map_err(|error| Problem::unreadable(self.volume, &error)).and_then(|bytes| {
+            let hint = "restore it, or start and stop Kafka once";
+            parse(&bytes).map_err(|reason| Problem::new(shown(self.volume, &path), reason, hint))
+        });
+        parsed.unwrap_or_else(|problem| {
+            problems.push(problem);
+            T::default()
+        })
+    }
 }
 
 /// Lists what there is.
@@ -235,7 +260,7 @@ fn find_in(
         return Ok(());
     }
     let checkpoints = Checkpoints::read(volume, &entries, problems);
-    find_cluster_id(volume, found, problems);
+    find_owner(&Listed { volume, dir: Path::new(""), entries: &entries }, found, problems);
     let wanted = |topic: &str| {
         (options.topics.is_empty() || options.topics.iter().any(|name| name == topic))
             && !INTERNAL_TOPICS.contains(&topic)
@@ -244,7 +269,11 @@ fn find_in(
     for entry in &entries {
         let Some(name) = entry.name.to_str() else { continue };
         let dir = Path::new(name);
-        if name == metadata_log::DIR && entry.kind == EntryKind::Dir {
+        if name == metadata_log::DIR && entry.kind != EntryKind::Dir {
+            problems.push(Problem::new(shown(volume, dir), NO_DIRECTORY, NO_DIRECTORY_HINT));
+            continue;
+        }
+        if name == metadata_log::DIR {
             let newest = found.metadata.as_ref().map(|(_, newest)| newest.end());
             let state = metadata_log::read(volume, dir, checkpoints.is_clean, problems);
             if let Some(state) = state.filter(|state| newest < Some(state.end())) {
@@ -284,7 +313,10 @@ fn find_in(
         }
     }
     if source.only.is_none() {
-        let is_gone = |topic: &str, number| wanted(topic) && !has(&format!("{topic}-{number}"));
+        // A link, say, in its place has been told.
+        let is_here =
+            |name: &str| entries.iter().any(|entry| entry.name == name && entry.kind != EntryKind::File);
+        let is_gone = |topic: &str, number| wanted(topic) && !is_here(&format!("{topic}-{number}"));
         found.absent.extend(absent_partitions(volume, &checkpoints, is_gone));
     }
     if any && !checkpoints.is_clean && !options.after_crash {
@@ -298,26 +330,29 @@ fn find_in(
 }
 
 /// Reads whose log directory it is: all must be of one cluster.
-fn find_cluster_id(volume: &dyn Substrate, found: &mut Sources, problems: &mut Vec<Problem>) {
-    let path = Path::new(META_PROPERTIES);
-    let id = |text: &str| Ok(property(text, "cluster.id").map(str::to_owned));
-    let Some(id) = parsed(volume, path, id, problems) else { return };
-    if !is_cluster_id(&id) {
+fn find_owner(listed: &Listed<'_>, found: &mut Sources, problems: &mut Vec<Problem>) {
+    let (volume, path) = (listed.volume, Path::new(META_PROPERTIES));
+    let properties = listed.parsed(META_PROPERTIES, |bytes| Ok(Some(properties::parse(bytes))), problems);
+    let Some(properties) = properties else { return };
+    let property = |name: &str| properties.get(name).map(|value| value.trim());
+    found.nodes.extend(property("node.id").or(property("broker.id")).and_then(|id| id.parse::<i32>().ok()));
+    let id = property("cluster.id").unwrap_or_default();
+    if !is_cluster_id(id) {
         problems.push(Problem::new(
             shown(volume, path),
-            "its cluster id is no text of 1 to 128 printable ASCII characters",
-            "restore the file; or take the line away, and a new cluster id is made",
+            "its cluster.id is no text of 1 to 128 printable ASCII characters",
+            "restore the file; or take it away, and a new cluster id is made",
         ));
         return;
     }
     match &found.cluster_id {
-        Some((first, of)) if *first != id => problems.push(Problem::new(
+        Some((first, of)) if first != id => problems.push(Problem::new(
             shown(volume, path),
             format!("its cluster id is {id}, and {first} in {}", of.display()),
             "import one cluster at a time",
         )),
         Some(_) => {}
-        None => found.cluster_id = Some((id, shown(volume, path))),
+        None => found.cluster_id = Some((id.to_owned(), shown(volume, path))),
     }
 }
 
@@ -330,27 +365,31 @@ fn find_partition(
     problems: &mut Vec<Problem>,
 ) -> SourcePartition {
     let volume = &*source.volume;
-    let id = |text: &str| topic_id(text).map(Some);
+    let listed = volume.list(dir);
+    let is_listed = listed.is_ok();
+    let entries = listed.unwrap_or_else(|error| {
+        problems.push(Problem::unreadable(volume, &error));
+        Vec::new()
+    });
+    let listed = Listed { volume, dir, entries: &entries };
+    let id = text(|text| topic_id(text).map(Some));
     let mut partition = SourcePartition {
         volume: Arc::clone(&source.volume),
         dir: dir.to_owned(),
-        topic_id: parsed(volume, &dir.join(PARTITION_METADATA), id, problems),
-        is_listed: true,
+        topic_id: listed.parsed(PARTITION_METADATA, id, problems),
+        is_listed,
         logs: Vec::new(),
         snapshots: Vec::new(),
-        leader_epochs: parsed(volume, &dir.join(LEADER_EPOCHS), leader_epochs, problems),
+        leader_epochs: listed.parsed(LEADER_EPOCHS, text(leader_epochs), problems),
         checkpointed_start: Checkpoints::offset(&checkpoints.log_starts, &of),
         recovery_point: checkpoints.recovery_point(&of),
         is_clean: checkpoints.is_clean,
         is_tiered: false,
-        was_cleaned: checkpoints.cleaned.contains_key(&of),
+        cleaned_up_to: Checkpoints::offset(&checkpoints.cleaned, &of),
         topic: of.0,
         partition: of.1,
     };
-    if let Err(error) = list_files(&mut partition, problems) {
-        problems.push(Problem::unreadable(volume, &error));
-        partition.is_listed = false;
-    }
+    sort_files(&mut partition, &entries, problems);
     partition
 }
 
@@ -364,12 +403,10 @@ fn is_log_directory(volume: &dyn Substrate, entries: &[Entry]) -> bool {
     entries.iter().any(|entry| entry.name == META_PROPERTIES) || entries.iter().any(is_partition)
 }
 
-fn list_files(
-    partition: &mut SourcePartition,
-    problems: &mut Vec<Problem>,
-) -> Result<(), kaas_substrate::Error> {
+/// What the files of a partition's directory are.
+fn sort_files(partition: &mut SourcePartition, entries: &[Entry], problems: &mut Vec<Problem>) {
     let mut indexes = Vec::new();
-    for entry in partition.volume.list(&partition.dir)? {
+    for entry in entries {
         let name = entry.name.to_string_lossy();
         let path = || shown(&*partition.volume, &partition.dir.join(&entry.name));
         let found = FileName::parse(&name);
@@ -397,5 +434,4 @@ fn list_files(
     partition.snapshots.sort_unstable();
     indexes.sort_unstable();
     check_indexes(partition, &indexes, problems);
-    Ok(())
 }

@@ -326,7 +326,7 @@ impl<'a> PartitionSink<'a> {
             released: true,
             segments: self.entries,
             producer_state,
-            ..Manifest::default()
+            first_dirty_offset: read.first_dirty.unwrap_or(Offset::ZERO).0,
         };
         let path = self.dir.join(MANIFEST.file_name(version));
         Ok(write_new(self.volume, &path, &owned::encode(&path, MANIFEST, &self.identity, &manifest)?)?)

@@ -4,7 +4,7 @@
 use kaas_substrate::printable;
 
 use super::Problem;
-use super::report::{ClusterIdReport, ConfigReport, Doubt, PassedOver, Report, TopicReport};
+use super::report::{ClusterIdReport, ConfigReport, DefaultReport, Doubt, PassedOver, Report, TopicReport};
 use crate::fold::fold;
 use crate::verify::{counted, grouped};
 
@@ -29,6 +29,7 @@ impl Report {
         if !self.has_metadata && !self.topics.is_empty() {
             page.line(0, "no topic configs: there is no __cluster_metadata-0 here (--config sets them)");
         }
+        self.write_defaults(&mut page);
         if let Some(ClusterIdReport { kafka, kept }) = &self.cluster_id_left {
             let told = format!(
                 "Kafka's cluster id {kafka} is not carried over: the data directory has {kept} already; clients see \
@@ -63,6 +64,26 @@ impl Report {
             let (partitions, records, bytes) = (topic.partitions.len(), grouped(records), grouped(bytes));
             page.row(&format!("{:width$}  {partitions:>10}  {records:>12}  {bytes:>16}", topic.name));
             write_notes(page, topic);
+        }
+    }
+
+    /// What topics have from Kafka's brokers, once for all of them.
+    fn write_defaults(&self, page: &mut Page) {
+        if !self.broker_defaults.is_empty() || !self.broker_defaults_not_carried.is_empty() {
+            page.line(0, "defaults of Kafka's brokers, for topics without configs of their own:");
+        }
+        for DefaultReport { name, value, broker_config, path } in &self.broker_defaults {
+            page.line(2, &format!("{name}={value} ({broker_config} in {})", printable(path)));
+        }
+        for ConfigReport { name, value, reason } in &self.broker_defaults_not_carried {
+            page.line(2, &format!("not carried over: {name}={value}: {reason}"));
+        }
+        if !self.has_server_properties && !self.topics.is_empty() {
+            page.line(
+                0,
+                "server.properties was not read: a default that is set there ends with Kafka, and topics without configs \
+                 of their own get that of kaas (--server-properties FILE carries it over)",
+            );
         }
     }
 

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
 use kaas_engine::identity::Identity;
 use kaas_engine::import::{ImportError, Options, Progress, Report, Source, plan};
 use kaas_engine::leadership::Claimant;
@@ -32,6 +33,22 @@ pub fn at(batch: &[u8], offset: i64, leader_epoch: i32) -> Vec<u8> {
 
 pub fn values(offset: i64, leader_epoch: i32, values: &[&str]) -> Vec<u8> {
     at(&support::batch(values), offset, leader_epoch)
+}
+
+/// The id of the topic `orders`.
+pub const ID: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// A record of Kafka's metadata log: a topic is created (2), or a partition of it (3), or it is removed (9), or a config set (4).
+pub fn metadata_record(kind: u8, parts: &[&[u8]]) -> SimpleRecord {
+    let mut bytes = vec![1, kind, 0];
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
+    bytes.push(0);
+    SimpleRecord { value: Some(bytes.into()), ..SimpleRecord::of_value("") }
+}
+
+/// A string of such a record.
+pub fn compact(text: &str) -> Vec<u8> {
+    [&[text.len() as u8 + 1], text.as_bytes()].concat()
 }
 
 impl Kafka {
@@ -97,6 +114,26 @@ impl Kafka {
         self.checkpoint("log-start-offset", lines);
     }
 
+    /// A file of Kafka's metadata log with one batch; returns its bytes.
+    pub fn metadata(&self, name: &str, offset: i64, records: &[SimpleRecord]) -> Vec<u8> {
+        let batch = at(&data_batch(records, &BatchOptions::default()).unwrap(), offset, 1);
+        self.put(&format!("__cluster_metadata-0/{name}"), &batch);
+        batch
+    }
+
+    /// A whole snapshot of Kafka's metadata.
+    pub fn metadata_snapshot(&self, name: &str, records: &[SimpleRecord]) {
+        let batch = self.metadata(name, 0, records);
+        let footer = SimpleRecord { key: Some(vec![0, 0, 0, 4].into()), ..SimpleRecord::of_value("\0\0\0") };
+        let mut footer =
+            at(&data_batch(&[footer], &BatchOptions::default()).unwrap(), records.len() as i64, 1);
+        // A control batch.
+        footer[22] |= 0x20;
+        let crc = crc32c::crc32c(&footer[21..]);
+        footer[17..21].copy_from_slice(&crc.to_be_bytes());
+        self.put(&format!("__cluster_metadata-0/{name}"), &[batch, footer].concat());
+    }
+
     pub fn sources(&self) -> Vec<Source> {
         vec![Source { volume: Arc::new(self.volume.clone()), only: None }]
     }
@@ -145,6 +182,10 @@ pub fn identity(partition: u32) -> Identity {
 }
 
 pub fn open(target: &Arc<dyn Substrate>, partition: u32, epoch: u32) -> Log {
+    open_with(target, partition, epoch, LogConfig::default())
+}
+
+pub fn open_with(target: &Arc<dyn Substrate>, partition: u32, epoch: u32, config: LogConfig) -> Log {
     let clock = Arc::new(ManualClock::new(START));
     let engine = Engine::open(Arc::clone(target), EngineSettings::default(), clock).unwrap();
     let request = OpenPartition {
@@ -152,7 +193,7 @@ pub fn open(target: &Arc<dyn Substrate>, partition: u32, epoch: u32) -> Log {
         identity: identity(partition),
         epoch: Epoch::new(epoch).unwrap(),
         claimant: Claimant { broker_id: 1, incarnation: "run".into(), assignment_version: 0 },
-        config: LogConfig::default(),
+        config,
     };
     let partition = engine.open_partition(request).unwrap();
     Log { engine, partition }

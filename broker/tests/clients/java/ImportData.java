@@ -3,12 +3,15 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
@@ -18,6 +21,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -25,7 +29,7 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * What the test of `kaas-engine import` does as a client: fills a Kafka with all sorts of logs, and writes down everything that a
- * consumer can find out about them. ImportData begin BOOTSTRAP | leave BOOTSTRAP | end BOOTSTRAP FILE | hold BOOTSTRAP |
+ * consumer can find out about them. ImportData begin BOOTSTRAP | inherit BOOTSTRAP | leave BOOTSTRAP | end BOOTSTRAP FILE | hold BOOTSTRAP |
  * compare BOOTSTRAP FILE
  */
 public final class ImportData {
@@ -44,6 +48,7 @@ public final class ImportData {
                 data.create();
                 data.produce(0);
             }
+            case "inherit" -> data.inherit();
             case "leave" -> {
                 data.produce(400);
                 data.leaveOpen();
@@ -114,6 +119,34 @@ public final class ImportData {
             }
             admin.listOffsets(all).all().get();
         }
+    }
+
+    /** Topics that have configs of the broker, static ones and these dynamic ones. */
+    private void inherit() throws Exception {
+        try (Admin admin = admin()) {
+            Map<ConfigResource, Collection<AlterConfigOp>> defaults = Map.of(
+                new ConfigResource(ConfigResource.Type.BROKER, ""),
+                List.of(set("log.retention.ms", "123456789"), set("message.max.bytes", "1500000"), set("compression.type", "zstd")),
+                new ConfigResource(ConfigResource.Type.BROKER, "1"), List.of(set("log.retention.ms", "223456789")));
+            admin.incrementalAlterConfigs(defaults).all().get();
+            NewTopic own = new NewTopic("own", 1, (short) 1).configs(Map.of("cleanup.policy", "delete", "retention.ms", "-1"));
+            admin.createTopics(List.of(new NewTopic("inherits", 1, (short) 1), own)).all().get();
+        }
+        try (KafkaProducer<byte[], byte[]> producer = producer(Map.of())) {
+            for (int n = 0; n < 400; n++) {
+                long time = System.currentTimeMillis() - 3_600_000 + n * 20L;
+                for (String topic : List.of("inherits", "own")) {
+                    producer.send(new ProducerRecord<>(topic, 0, time, bytes("key-" + n % 20), bytes("value-" + n)));
+                }
+                if (n % 10 == 0) {
+                    producer.flush();
+                }
+            }
+        }
+    }
+
+    private static AlterConfigOp set(String name, String value) {
+        return new AlterConfigOp(new ConfigEntry(name, value), AlterConfigOp.OpType.SET);
     }
 
     /** 200 records in each partition, or thereabouts, from number `first` on. */

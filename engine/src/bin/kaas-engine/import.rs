@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use kaas_engine::import::{
-    CARRIED_CONFIGS, ImportError, Options, Progress, Report, Source, is_partition_dir, plan,
+    CARRIED_CONFIGS, ImportError, Options, Progress, Report, ServerProperties, Source, is_partition_dir, plan,
 };
 use kaas_substrate::recognise::{self, OpenError, check_access, nearest_existing, open_to_read};
 use kaas_substrate::{ErrorClass, Substrate};
@@ -28,7 +28,7 @@ use crate::{COULD_NOT_RUN, FOUND, complain, places, print, terminal};
 #[command(after_help = "\
 Examples:
   kaas-engine import --dry-run /var/lib/kafka/data /data
-  kaas-engine import /var/lib/kafka/data /data
+  kaas-engine import --server-properties /etc/kafka/server.properties /var/lib/kafka/data /data
   kaas-engine import --topic orders --topic payments /disk1/kafka /disk2/kafka /data
   kaas-engine import --config retention.ms=-1 /var/lib/kafka/data/orders-0 /data
 
@@ -44,7 +44,10 @@ pub struct ImportArgs {
     /// Only this topic; may be given several times
     #[arg(long = "topic", value_name = "NAME")]
     topics: Vec<String>,
-    /// A config for every imported topic, whatever Kafka's metadata says
+    /// The server.properties of Kafka's broker: topics without configs of their own get the defaults that they had there
+    #[arg(long, value_name = "FILE")]
+    server_properties: Option<PathBuf>,
+    /// A config for every imported topic, whatever Kafka says
     #[arg(long = "config", value_name = "NAME=VALUE", value_parser = config)]
     configs: Vec<(String, String)>,
     /// This topic may have gaps: it was compacted once; may be given several times
@@ -83,15 +86,7 @@ type Failed = (String, Option<&'static str>);
 
 /// Runs the command.
 pub fn run(args: &ImportArgs) -> ExitCode {
-    let options = Options {
-        topics: args.topics.clone(),
-        configs: args.configs.iter().cloned().collect::<BTreeMap<_, _>>(),
-        gaps: args.gaps.clone(),
-        after_crash: args.after_crash,
-        without_groups: args.no_groups,
-        node_id: args.node_id,
-    };
-    let outcome = import(args, &options).and_then(|report| {
+    let outcome = options(args).and_then(|options| import(args, &options)).and_then(|report| {
         print(&report, args.json, |report| report.to_text(terminal::width()))
             .map(|()| report)
             .map_err(|problem| (problem, None))
@@ -106,6 +101,37 @@ pub fn run(args: &ImportArgs) -> ExitCode {
             ExitCode::from(COULD_NOT_RUN)
         }
     }
+}
+
+fn options(args: &ImportArgs) -> Result<Options, Failed> {
+    Ok(Options {
+        topics: args.topics.clone(),
+        server_properties: args.server_properties.as_deref().map(server_properties).transpose()?,
+        configs: args.configs.iter().cloned().collect::<BTreeMap<_, _>>(),
+        gaps: args.gaps.clone(),
+        after_crash: args.after_crash,
+        without_groups: args.no_groups,
+        node_id: args.node_id,
+    })
+}
+
+/// Largest `server.properties` that is read, in bytes.
+const SERVER_PROPERTIES_BYTES_MAX: u64 = 1 << 20;
+
+/// Reads the file that was named; links are followed, and a pipe is not waited for.
+fn server_properties(path: &Path) -> Result<ServerProperties, Failed> {
+    let read = || match std::fs::metadata(path)? {
+        file if !file.is_file() => Err(std::io::Error::other("it is no file")),
+        file if file.len() > SERVER_PROPERTIES_BYTES_MAX => Err(std::io::ErrorKind::FileTooLarge.into()),
+        _ => std::fs::read(path),
+    };
+    let bytes = read().map_err(|error| {
+        (
+            format!("{}: {error}", path.display()),
+            Some("name the server.properties that Kafka is started with"),
+        )
+    })?;
+    Ok(ServerProperties::parse(path, &bytes))
 }
 
 fn import(args: &ImportArgs, options: &Options) -> Result<Report, Failed> {
