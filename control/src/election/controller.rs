@@ -3,13 +3,18 @@
 //! The epoch is at once the controller's and, standalone, the one at which partitions are claimed: a partition that
 //! is opened during this run is claimed at the epoch that is current then. Whenever a partition has to be led anew
 //! (after a failed sync, or to take it away), the controller takes its next epoch first.
+//!
+//! A fence that does not say who leads (somebody has cut it, the volume had shut this host out, a handle that came to
+//! nothing) is claimed anew at the next epoch, through fresh handles, as a partition's is. Whoever owns the epoch after
+//! its own was the controller all the while: nobody can have led in between.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use kaas_engine::layout::CONTROLLER_DIR;
-use kaas_engine::leadership::{self, ClaimError, Claimant, Leadership, Standing};
+use kaas_engine::leadership::{self, ClaimError, Claimant, FenceError, Leadership, Standing};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{LockGuard, Substrate};
 use parking_lot::{Condvar, Mutex};
@@ -20,6 +25,9 @@ use crate::{CLUSTER_DIR, ControlError};
 
 /// How often a start claims anew because another process took the epoch first.
 const CLAIMS_AT_START_MAX: usize = 16;
+
+/// How long a fence that may answer yet is only asked again, before it is claimed anew.
+const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
 /// How the controller is started.
 #[derive(Debug, Clone)]
@@ -42,6 +50,8 @@ pub struct Controller {
     /// True while a thread takes the next epoch. Locked for memory work only.
     advancing: Mutex<bool>,
     advanced: Condvar,
+    /// Since when the fence does not say who leads. Locked for memory work only.
+    unknown_since: Mutex<Option<Instant>>,
     /// Held as long as the controller lives.
     _lock: Option<Box<dyn LockGuard>>,
 }
@@ -69,6 +79,7 @@ impl Controller {
             leadership: ArcSwap::from_pointee(leadership),
             advancing: Mutex::new(false),
             advanced: Condvar::new(),
+            unknown_since: Mutex::new(None),
             _lock: lock,
         })
     }
@@ -136,16 +147,75 @@ impl Controller {
 
     fn claim_above(&self, above: Epoch) -> Result<Arc<Leadership>, ControlError> {
         let current = self.leadership.load_full();
-        // Deposed for good: a controller must not take the place back.
-        verdict(&current)?;
-        let epoch = current.epoch().max(above).next();
-        match leadership::claim(&self.substrate, &controller_dir(), epoch, &self.claimant) {
-            Ok(leadership) => Ok(Arc::new(leadership)),
-            Err(ClaimError::Refused { highest, .. }) => {
-                Err(ControlError::Deposed { epoch: current.epoch(), by: highest })
+        let above = current.epoch().max(above);
+        match self.standing_of(&current) {
+            Standing::Leading => match self.claim(above.next()) {
+                Ok(leadership) => Ok(Arc::new(leadership)),
+                Err(ClaimError::Refused { highest, .. }) => Err(deposed(&current, highest)),
+                Err(source) => Err(ControlError::Claim { epoch: above.next(), source: Box::new(source) }),
+            },
+            // For good: a controller must not take the place back.
+            Standing::Deposed { by } => Err(deposed(&current, by)),
+            Standing::Unknown(error) if self.is_beyond_asking(&error) => {
+                self.claim_anew(&current, above, &error)
             }
-            Err(source) => Err(ControlError::Claim { epoch, source: Box::new(source) }),
+            Standing::Unknown(error) => Err(unknown(&current, &error)),
         }
+    }
+
+    /// Claims an epoch above `above`, the fence of `current` not saying who leads. `Deposed` if somebody else has claimed
+    /// one meanwhile, which the claim files tell without the fence: that of the highest claim stays.
+    fn claim_anew(
+        &self,
+        current: &Leadership,
+        above: Epoch,
+        reason: &FenceError,
+    ) -> Result<Arc<Leadership>, ControlError> {
+        let dir = controller_dir();
+        let substrate = self.substrate.as_ref();
+        let check_others =
+            || match leadership::claimed_by_another(substrate, &dir, current.epoch(), &self.claimant) {
+                Ok(None) => Ok(()),
+                Ok(Some(by)) => Err(deposed(current, by)),
+                Err(_) => Err(unknown(current, reason)),
+            };
+        check_others()?;
+        let highest = leadership::highest(substrate, &dir).map_err(|_| unknown(current, reason))?;
+        let claimed = match self.claim(above.max(highest).next()) {
+            Ok(leadership) => leadership,
+            Err(ClaimError::Refused { highest, .. }) => return Err(deposed(current, highest)),
+            Err(_) => return Err(unknown(current, reason)),
+        };
+        // One that came in between was deposed by this claim, and may have acted before.
+        check_others()?;
+        *self.unknown_since.lock() = None;
+        tracing::warn!(
+            epoch = %claimed.epoch(), %reason,
+            hint = format!("kaas-engine verify {}", substrate.root().display()),
+            "the controller's fence did not say who leads: claimed anew"
+        );
+        Ok(Arc::new(claimed))
+    }
+
+    fn claim(&self, epoch: Epoch) -> Result<Leadership, ClaimError> {
+        leadership::claim(&self.substrate, &controller_dir(), epoch, &self.claimant)
+    }
+
+    /// Asks the fence, and takes note of since when it does not answer.
+    fn standing_of(&self, leadership: &Leadership) -> Standing {
+        let standing = leadership.standing();
+        let mut since = self.unknown_since.lock();
+        match standing {
+            Standing::Unknown(_) => _ = since.get_or_insert_with(Instant::now),
+            _ => *since = None,
+        }
+        drop(since);
+        standing
+    }
+
+    /// Whether a fence that does not say who leads is to be claimed anew: asking again is of no use, or was of none for long.
+    fn is_beyond_asking(&self, error: &FenceError) -> bool {
+        error.is_final() || self.unknown_since.lock().is_some_and(|since| since.elapsed() >= UNKNOWN_MAX)
     }
 
     /// Waits until no thread is taking the next epoch.
@@ -163,28 +233,35 @@ impl Fence for Controller {
     }
 
     fn check(&self) -> Result<(), ControlError> {
+        let mut is_claimed_anew = false;
         loop {
             let asked = self.leadership.load_full();
-            let outcome = verdict(&asked);
-            if !matches!(outcome, Err(ControlError::Deposed { .. })) {
-                return outcome;
-            }
-            // Whoever took the next epoch may be this very process.
-            self.settle();
-            if self.current() == asked.epoch() {
-                return outcome;
+            match self.standing_of(&asked) {
+                Standing::Leading => return Ok(()),
+                Standing::Deposed { by } => {
+                    // Whoever took the next epoch may be this very process.
+                    self.settle();
+                    if self.current() == asked.epoch() {
+                        return Err(deposed(&asked, by));
+                    }
+                }
+                // What was done before is this controller's, if it could have the next epoch.
+                Standing::Unknown(error) if !is_claimed_anew && self.is_beyond_asking(&error) => {
+                    is_claimed_anew = true;
+                    self.advance_above(asked.epoch())?;
+                }
+                Standing::Unknown(error) => return Err(unknown(&asked, &error)),
             }
         }
     }
 }
 
-fn verdict(leadership: &Leadership) -> Result<(), ControlError> {
-    let epoch = leadership.epoch();
-    match leadership.standing() {
-        Standing::Leading => Ok(()),
-        Standing::Deposed { by } => Err(ControlError::Deposed { epoch, by }),
-        Standing::Unknown(error) => Err(ControlError::FenceUnknown { epoch, reason: error.to_string() }),
-    }
+fn deposed(leadership: &Leadership, by: Epoch) -> ControlError {
+    ControlError::Deposed { epoch: leadership.epoch(), by }
+}
+
+fn unknown(leadership: &Leadership, error: &FenceError) -> ControlError {
+    ControlError::FenceUnknown { epoch: leadership.epoch(), reason: error.to_string() }
 }
 
 fn claim_first(substrate: &Arc<dyn Substrate>, claimant: &Claimant) -> Result<Leadership, ControlError> {

@@ -101,6 +101,41 @@ pub fn claim(
     }
 }
 
+/// The highest epoch above `above` that somebody else than `claimant` has claimed in `dir`, by the claim files: what tells of a
+/// successor when the fence is damaged, since the file of the highest claim is removed by nobody. `None` if there is none.
+/// Blocks.
+pub fn claimed_by_another(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    above: Epoch,
+    claimant: &Claimant,
+) -> kaas_substrate::Result<Option<Epoch>> {
+    let entries = substrate.list(dir)?;
+    let mut epochs: Vec<_> = entries.iter().filter_map(|entry| parse_name(&entry.name)).collect();
+    epochs.sort_unstable();
+    for epoch in epochs.into_iter().rev().take_while(|epoch| *epoch > above) {
+        match read_small(substrate, &dir.join(claim_name(epoch)), MAX_CLAIM_BYTES) {
+            Ok(bytes) if !claimant_of(&bytes, epoch).is_some_and(|found| found.is_same_run(claimant)) => {
+                return Ok(Some(epoch));
+            }
+            Err(error) if !error.is_not_found() => return Err(error),
+            // Its own, or refused and removed since it was listed.
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Whose claim of `epoch` a file is; `None` if it cannot be read as one.
+fn claimant_of(bytes: &[u8], epoch: Epoch) -> Option<Claimant> {
+    let found: ClaimFile = serde_json::from_slice(bytes).ok()?;
+    (found.epoch == epoch.get()).then_some(Claimant {
+        broker_id: found.broker_id,
+        incarnation: found.incarnation,
+        assignment_version: found.assignment_version,
+    })
+}
+
 /// One attempt to claim.
 struct Attempt<'a> {
     substrate: &'a dyn Substrate,
@@ -197,11 +232,7 @@ impl Attempt<'_> {
             Err(error) if error.is_not_found() => return Ok(false),
             outcome => outcome?,
         };
-        Ok(serde_json::from_slice::<ClaimFile>(&bytes).is_ok_and(|found| {
-            found.epoch == self.epoch.get()
-                && found.broker_id == self.claimant.broker_id
-                && found.incarnation == self.claimant.incarnation
-        }))
+        Ok(claimant_of(&bytes, self.epoch).is_some_and(|found| found.is_same_run(self.claimant)))
     }
 
     /// Steps 2 to 4: the fence.

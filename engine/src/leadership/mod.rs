@@ -26,7 +26,7 @@ use std::time::Duration;
 use kaas_substrate::{EntryKind, ErrorClass, RecordFile, Substrate};
 
 pub(crate) use self::claim::parse_name as claim_epoch;
-pub use self::claim::{ClaimError, claim};
+pub use self::claim::{ClaimError, claim, claimed_by_another};
 use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, give_back, highest, records, take_away};
 pub(crate) use self::fence::{bear_again, fill_gaps, records_needed};
