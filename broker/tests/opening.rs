@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kaas_broker::config::{BrokerConfigs, ConfigMap};
@@ -10,9 +11,11 @@ use kaas_broker::partitions::{Keeper, Partitions};
 use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore, NewTopic, Topic};
 use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
-use kaas_engine::{AppendOptions, Engine, EngineSettings, SystemClock};
-use kaas_fault_injection::faulty::{Faulty, Hook, Point, Stall, Verdict};
+use kaas_engine::{AppendOptions, Engine, EngineSettings, Partition, SystemClock};
+use kaas_fault_injection::faulty::{Effect, Faulty, Hook, Point, Rule, Rules, Stall, Verdict};
 use kaas_substrate::{ErrorClass, Memory, Substrate};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a broker has of partitions, on a volume in memory.
 struct World {
@@ -24,11 +27,14 @@ struct World {
 
 impl World {
     fn new(hook: Arc<dyn Hook>) -> Self {
+        Self::with(hook, EngineSettings::default())
+    }
+
+    fn with(hook: Arc<dyn Hook>, engine_settings: EngineSettings) -> Self {
         let substrate: Arc<dyn Substrate> = Arc::new(Faulty::new(Arc::new(Memory::new()), hook));
         let settings = ControllerSettings { node_id: 1, cluster_id: None, ignore_lock: false };
         let controller = Arc::new(Controller::start(Arc::clone(&substrate), &settings).unwrap());
-        let engine =
-            Engine::open(Arc::clone(&substrate), EngineSettings::default(), Arc::new(SystemClock)).unwrap();
+        let engine = Engine::open(Arc::clone(&substrate), engine_settings, Arc::new(SystemClock)).unwrap();
         let layers = BrokerConfigs::new(1, ConfigMap::new()).unwrap();
         let partitions = Arc::new(Partitions::new(engine, Arc::clone(&controller), layers.clone(), 4));
         let store = FileStore::open(
@@ -39,6 +45,23 @@ impl World {
         )
         .unwrap();
         Self { controller, layers, partitions, store }
+    }
+
+    /// Appends to the partition until it takes a record; the offset it got, and the partition that took it.
+    async fn append(&self, topic: &Arc<Topic>) -> (i64, Arc<Partition>) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Ok(partition) = self.partitions.get(topic, 0).await {
+                let batch = data_batch(&[SimpleRecord::of_value("x")], &BatchOptions::default()).unwrap();
+                if let Ok(ticket) = partition.append(&batch, AppendOptions::default())
+                    && let Ok(appended) = ticket.await.unwrap()
+                {
+                    return (appended.base_offset.0, partition);
+                }
+            }
+            assert!(Instant::now() < until, "it takes no records");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     fn topic(&self) -> Arc<Topic> {
@@ -94,4 +117,89 @@ async fn a_partition_that_fails_at_once_does_not_use_up_epochs() {
     }
     assert!((2..=3).contains(&failures), "{failures} attempts");
     assert!(world.controller.current().get() <= 4, "epoch {}", world.controller.current());
+}
+
+/// Every call that a client of CephFS makes which the cluster has shut out.
+const CALLS: [Point; 19] = [
+    Point::CreateDir,
+    Point::List,
+    Point::Rename,
+    Point::RemoveFile,
+    Point::SyncDir,
+    Point::SyncTree,
+    Point::Open,
+    Point::Create,
+    Point::MakeDurable,
+    Point::CreateRecords,
+    Point::OpenRecords,
+    Point::Space,
+    Point::Read,
+    Point::Write,
+    Point::SyncData,
+    Point::Length,
+    Point::ReadRecords,
+    Point::WriteRecords,
+    Point::ExtendRecords,
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_was_shut_out_of_its_volume_leads_again_once_it_is_let_in() {
+    let rules = Rules::new([]);
+    let world = World::new(Arc::clone(&rules) as _);
+    let topic = world.topic();
+    let (offset, before) = world.append(&topic).await;
+    assert_eq!(offset, 0);
+    for point in CALLS {
+        rules.add(Rule::nth(point, 1, Verdict::Fail(ErrorClass::Fenced)).times(u64::MAX / 2));
+    }
+    let epoch = world.controller.current();
+    let batch = data_batch(&[SimpleRecord::of_value("lost")], &BatchOptions::default()).unwrap();
+    before.append(&batch, AppendOptions::default()).unwrap().await.unwrap().unwrap_err();
+    for _ in 0..5 {
+        world.partitions.get(&topic, 0).await.unwrap_err();
+        let new = NewTopic { name: "refused".into(), partitions: 1, config: ConfigMap::new() };
+        world.store.create_topic(&new).unwrap_err();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert_eq!(world.controller.current(), epoch, "no epochs are used up meanwhile");
+
+    rules.clear();
+    let (offset, after) = world.append(&topic).await;
+    assert_eq!(offset, 1);
+    assert!(after.epoch() > before.epoch());
+    let new = NewTopic { name: "created".into(), partitions: 1, config: ConfigMap::new() };
+    world.store.create_topic(&new).unwrap();
+}
+
+/// What was open before is of no use any more, what is opened now works: a client of the volume that has come back by
+/// itself after it was shut out.
+#[derive(Debug, Default)]
+struct DeadHandles(AtomicBool);
+
+impl Hook for DeadHandles {
+    fn before(&self, point: Point, path: &Path) -> Verdict {
+        let is_fence = path.starts_with("topics") && path.ends_with("fence");
+        match point {
+            Point::OpenRecords if is_fence => self.0.store(false, Ordering::SeqCst),
+            Point::ReadRecords if is_fence && self.0.load(Ordering::SeqCst) => {
+                return Verdict::Errno { number: 9, effect: Effect::Nothing };
+            }
+            _ => {}
+        }
+        Verdict::Pass
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_fence_cannot_be_read_any_more_opens_it_anew() {
+    let handles = Arc::new(DeadHandles::default());
+    let settings = EngineSettings { fence_limit_ms: 500, ..EngineSettings::default() };
+    let world = World::with(Arc::clone(&handles) as _, settings);
+    let topic = world.topic();
+    let (_, before) = world.append(&topic).await;
+    handles.0.store(true, Ordering::SeqCst);
+    let (offset, after) = world.append(&topic).await;
+    // The one in doubt was on the volume.
+    assert_eq!(offset, 2);
+    assert!(after.epoch() > before.epoch());
 }

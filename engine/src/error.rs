@@ -50,6 +50,13 @@ pub enum EngineError {
     EngineClosed,
 }
 
+impl EngineError {
+    /// Whether a file was not there.
+    pub(crate) fn is_storage_not_found(&self) -> bool {
+        matches!(self, Self::Storage(error) if error.is_not_found())
+    }
+}
+
 /// An append that was not taken, or that did not get where its `acks` asked for.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AppendError {
@@ -69,6 +76,9 @@ pub enum AppendError {
     /// (or dies) before it has written anything else: then a batch that had been written whole may survive.
     #[error("the volume is full: {0}")]
     NoSpace(Arc<kaas_substrate::Error>),
+    /// A file had to be opened, and as many are open as may be. The append is taken back, as with [`Self::NoSpace`].
+    #[error("{0}: raise the limit of open files (ulimit -n)")]
+    NoDescriptors(Arc<kaas_substrate::Error>),
     /// This broker does not lead the partition (any more). Whether the records survive is not known.
     #[error("not the leader: {reason}")]
     NotLeader { reason: &'static str },

@@ -34,6 +34,8 @@ pub struct EngineSettings {
     pub producer_id_expiration_ms: i64,
     /// How often an unknown leadership is asked for again, in milliseconds.
     pub fence_retry_ms: u64,
+    /// For how long it is: then the leadership is given up, and the partition is to be led anew, in milliseconds.
+    pub fence_limit_ms: u64,
     /// Bounds of compaction.
     pub cleaner: CleanerSettings,
 }
@@ -54,6 +56,7 @@ impl Default for EngineSettings {
             stall_limit_ms: 30_000,
             producer_id_expiration_ms: 86_400_000,
             fence_retry_ms: 100,
+            fence_limit_ms: 30_000,
             cleaner: CleanerSettings::default(),
         }
     }

@@ -161,6 +161,50 @@ fn nothing_is_acknowledged_while_the_fence_cannot_be_read() {
 }
 
 #[test]
+fn a_leader_that_cannot_tell_for_long_whether_it_leads_gives_up() {
+    let volume = Volume::memory();
+    let rules = Rules::new([]);
+    let mut faulty = through(&volume, Arc::clone(&rules) as _);
+    (faulty.settings.fence_retry_ms, faulty.settings.fence_limit_ms) = (5, 100);
+    let log = faulty.open();
+    log.append(&["a"]).unwrap();
+    rules.add(Rule::nth(Point::ReadRecords, 1, Verdict::Fail(ErrorClass::Io)).times(u64::MAX / 2));
+    let in_doubt = log.append(&["b"]);
+    assert!(matches!(in_doubt, Err(AppendError::Storage { .. })), "{in_doubt:?}");
+    assert!(rules.hits() > 1, "it was asked again");
+    assert!(matches!(log.partition.status().state, State::Poisoned { .. }));
+    rules.clear();
+    assert_eq!(volume.after(&faulty).open().values(), ["a", "b"]);
+}
+
+#[test]
+fn without_file_descriptors_a_leader_goes_on_when_there_are_some_again() {
+    let mut volume = Volume::memory();
+    volume.config.segment_bytes = 100;
+    let rules = Rules::new([]);
+    let mut faulty = through(&volume, Arc::clone(&rules) as _);
+    faulty.settings.fence_retry_ms = 5;
+    let log = faulty.open();
+    log.append(&["a"]).unwrap();
+    let none = Verdict::Fail(ErrorClass::NoDescriptors);
+    // No file can be created, and the names of none be made durable.
+    rules.add(Rule::nth(Point::Create, 1, none).times(2));
+    rules.add(Rule::nth(Point::SyncDir, 1, none).times(3));
+    for _ in 0..2 {
+        let refused = log.append(&["refused"]);
+        assert!(matches!(refused, Err(AppendError::NoDescriptors(_))), "{refused:?}");
+        assert_eq!(log.values(), ["a"]);
+    }
+    let waiting = log.partition.append(&batch(&["b"]), AppendOptions::default()).unwrap();
+    assert_eq!(waiting.wait().unwrap().unwrap().base_offset, Offset(1));
+    assert_eq!(rules.hits(), 5, "the sync was tried again");
+    assert_eq!(log.partition.status().state, State::Leading);
+    assert_eq!(log.values(), ["a", "b"]);
+    log.crash();
+    assert_eq!(volume.after(&faulty).open().values(), ["a", "b"]);
+}
+
+#[test]
 fn no_space_in_the_middle_of_a_write_leaves_no_trace() {
     let volume = Volume::memory();
     let rules = Rules::new([]);

@@ -40,8 +40,10 @@ pub enum ErrorClass {
     Stale,
     /// The volume refuses this host for good (CephFS blocklist). Do not retry.
     Fenced,
-    /// Interrupted, timed out, or short of a resource of this host (descriptors, memory): the same call may be
-    /// made again, after a pause.
+    /// As many files are open as this process, or the host, may have open. A call that opens or creates one has done nothing,
+    /// and works again when others were closed.
+    NoDescriptors,
+    /// Interrupted, timed out, or short of memory: the same call may be made again, after a pause.
     Retriable,
     /// An I/O error. On a sync it is final for the open file: the kernel may have dropped the dirty pages.
     Io,
@@ -59,6 +61,7 @@ impl fmt::Display for ErrorClass {
             Self::NoSpace => "no space",
             Self::Stale => "stale handle",
             Self::Fenced => "this host is fenced from the volume",
+            Self::NoDescriptors => "no file descriptor is left",
             Self::Retriable => "may be tried again",
             Self::Io => "I/O error",
             Self::Invalid => "invalid",
@@ -125,6 +128,16 @@ impl Error {
         self.source.raw_os_error() == Some(rustix::io::Errno::FBIG.raw_os_error())
     }
 
+    /// True when no file could be opened because too many are open: the call has done nothing, and what it was called for
+    /// is as it was.
+    pub fn is_no_descriptors(&self) -> bool {
+        let opens = matches!(
+            self.operation,
+            Operation::Open | Operation::Create | Operation::List | Operation::SyncDir | Operation::Lock
+        );
+        opens && self.class == ErrorClass::NoDescriptors
+    }
+
     /// True when the name exists already.
     pub fn is_exists(&self) -> bool {
         self.class == ErrorClass::Exists
@@ -150,13 +163,8 @@ impl ErrorClass {
             Errno::NOSPC | Errno::DQUOT => Self::NoSpace,
             Errno::STALE => Self::Stale,
             Errno::SHUTDOWN => Self::Fenced,
-            Errno::INTR
-            | Errno::AGAIN
-            | Errno::TIMEDOUT
-            | Errno::BUSY
-            | Errno::MFILE
-            | Errno::NFILE
-            | Errno::NOMEM => Self::Retriable,
+            Errno::MFILE | Errno::NFILE => Self::NoDescriptors,
+            Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT | Errno::BUSY | Errno::NOMEM => Self::Retriable,
             Errno::IO | Errno::NXIO | Errno::NODEV | Errno::REMOTEIO | Errno::UCLEAN | Errno::BADMSG => {
                 Self::Io
             }
@@ -195,7 +203,8 @@ mod tests {
             (Errno::INTR, ErrorClass::Retriable),
             (Errno::AGAIN, ErrorClass::Retriable),
             (Errno::TIMEDOUT, ErrorClass::Retriable),
-            (Errno::MFILE, ErrorClass::Retriable),
+            (Errno::MFILE, ErrorClass::NoDescriptors),
+            (Errno::NFILE, ErrorClass::NoDescriptors),
             (Errno::IO, ErrorClass::Io),
             (Errno::UCLEAN, ErrorClass::Io),
             (Errno::BADMSG, ErrorClass::Io),

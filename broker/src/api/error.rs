@@ -161,9 +161,10 @@ pub fn append(error: &AppendError) -> Failure {
         AppendError::Producer(error) => return producer(error),
         AppendError::Busy { .. } => ErrorCode::REQUEST_TIMED_OUT,
         AppendError::NotLeader { .. } => ErrorCode::NOT_LEADER_OR_FOLLOWER,
-        AppendError::Stalled { .. } | AppendError::NoSpace(_) | AppendError::Storage { .. } => {
-            ErrorCode::KAFKA_STORAGE_ERROR
-        }
+        AppendError::Stalled { .. }
+        | AppendError::NoSpace(_)
+        | AppendError::NoDescriptors(_)
+        | AppendError::Storage { .. } => ErrorCode::KAFKA_STORAGE_ERROR,
     };
     Failure::new(code, error.to_string())
 }

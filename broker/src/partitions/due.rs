@@ -7,22 +7,25 @@
 use std::path::Path;
 
 use kaas_engine::batch::{BatchHeader, HEADER_BYTES};
-use kaas_engine::manifest::versioned::{self, VersionedError};
-use kaas_engine::manifest::{MANIFEST, Manifest, SegmentEntry};
+use kaas_engine::identity::Identity;
+use kaas_engine::manifest::versioned::VersionedError;
+use kaas_engine::manifest::{self, Manifest, SegmentEntry};
 use kaas_engine::{Dirtiness, LogConfig, SegmentFile};
 use kaas_substrate::{OpenMode, Substrate};
 
-/// Whether the partition in `dir` should be opened and maintained. Blocks.
+/// Whether the partition in `dir` should be opened and maintained. Blocks. `Damaged` if the manifest there is another
+/// partition's.
 pub(super) fn is_due(
     substrate: &dyn Substrate,
     dir: &Path,
+    identity: &Identity,
     config: &LogConfig,
     now_ms: i64,
 ) -> Result<bool, VersionedError> {
-    let manifest = versioned::read_highest::<Manifest>(substrate, dir, MANIFEST)?;
+    let manifest = manifest::read_newest(substrate, dir, identity)?;
     let oldest = |segment: &SegmentEntry| first_timestamp(substrate, dir, segment);
     // Without a manifest nobody has ever led it, so nothing was written.
-    Ok(manifest.is_some_and(|(_, manifest)| has_work(&manifest, config, now_ms, oldest)))
+    Ok(manifest.is_some_and(|manifest| has_work(&manifest, config, now_ms, oldest)))
 }
 
 /// The largest timestamp of a segment's first batch; `None` if that cannot be told from here.
@@ -87,9 +90,14 @@ fn has_old_segments(manifest: &Manifest, config: &LogConfig, now_ms: i64) -> boo
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
-    use kaas_engine::manifest::BatchCrcs;
-    use kaas_engine::types::Timestamp;
+    use kaas_engine::identity::write_partition;
+    use kaas_engine::leadership::Claimant;
+    use kaas_engine::manifest::{BatchCrcs, MANIFEST, versioned};
+    use kaas_engine::types::{Epoch, Timestamp};
+    use kaas_engine::{Engine, EngineSettings, OpenPartition, SystemClock};
     use kaas_substrate::Memory;
 
     use super::*;
@@ -182,5 +190,37 @@ mod tests {
         let file = memory.open(&path, OpenMode::CreateNew).unwrap();
         file.write_all_at(&[std::io::IoSlice::new(&batch)], 0).unwrap();
         assert_eq!(first_timestamp(&memory, Path::new(""), &entry), Some(919));
+    }
+
+    #[test]
+    fn a_manifest_of_another_partition_is_not_believed() {
+        let volume: Arc<dyn Substrate> = Arc::new(Memory::new());
+        let of = |partition| Identity { topic: "orders".to_owned(), partition, topic_id: [7; 16] };
+        let engine =
+            Engine::open(Arc::clone(&volume), EngineSettings::default(), Arc::new(SystemClock)).unwrap();
+        for (dir, identity) in [("0", of(0)), ("1", of(1))] {
+            volume.create_dir(Path::new(dir)).unwrap();
+            write_partition(&*volume, Path::new(dir), &identity, Epoch::NONE).unwrap();
+            let claimant = Claimant { broker_id: 1, incarnation: "run".to_owned(), assignment_version: 0 };
+            let open = OpenPartition {
+                dir: dir.into(),
+                identity,
+                epoch: Epoch::new(1).unwrap(),
+                claimant,
+                config: LogConfig::default(),
+            };
+            engine.open_partition(open).unwrap().close().wait().unwrap().unwrap();
+        }
+        let look = || is_due(&*volume, Path::new("0"), &of(0), &LogConfig::default(), 0);
+        assert!(!look().unwrap());
+        let newest = |dir: &str| {
+            let (version, bytes) =
+                versioned::read_bytes(&*volume, Path::new(dir), MANIFEST).unwrap().unwrap();
+            (MANIFEST.file_name(version), bytes)
+        };
+        let (name, foreign) = newest("1");
+        kaas_substrate::write_small(&*volume, &Path::new("0").join(&name), &foreign).unwrap();
+        assert_eq!(newest("0").0, name, "it is the newest there");
+        assert!(matches!(look(), Err(VersionedError::Damaged { .. })));
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use kaas_control::ControlError;
 use kaas_control::metadata::{PartitionKeeper, Topic};
-use kaas_engine::identity::{Identity, write_partition};
+use kaas_engine::identity::write_partition;
 use kaas_engine::leadership::{self, ClaimError};
 use kaas_engine::types::Epoch;
 use tracing::warn;
 
 use super::Partitions;
+use super::registry::identity_of;
 
 /// Claims that are tried for one partition that is taken away.
 const CLAIM_ATTEMPTS: usize = 16;
@@ -78,7 +79,7 @@ impl Keeper {
 impl PartitionKeeper for Keeper {
     fn write_new(&self, dir: &Path, topic: &Topic, partition: u32) -> Result<(), ControlError> {
         let Partitions { engine, controller, .. } = &*self.partitions;
-        let identity = Identity { topic: topic.name.to_string(), partition, topic_id: topic.id.0 };
+        let identity = identity_of(topic, partition);
         // Everything below the controller's epoch is history that this partition has no part in.
         let skipped = controller.current().get().checked_sub(1).and_then(Epoch::new).unwrap_or(Epoch::NONE);
         write_partition(&**engine.substrate(), dir, &identity, skipped)

@@ -158,7 +158,8 @@ impl Partitions {
         let Some(config) = self.log_config(&topic.config) else { return Ok(None) };
         let engine = self.engine.clone();
         let dir = topic.partition_dir(partition);
-        let look = move || is_due(&**engine.substrate(), &dir, &config, engine.clock().now().0);
+        let identity = identity_of(topic, partition);
+        let look = move || is_due(&**engine.substrate(), &dir, &identity, &config, engine.clock().now().0);
         let ticket = self.engine.io().run(look).map_err(|_| Arc::new(OpenError::Overloaded))?;
         match ticket.await.map_err(|_| Arc::new(OpenError::Stopping))? {
             Ok(false) => Ok(None),
@@ -287,7 +288,7 @@ impl Partitions {
     fn request(&self, topic: &Topic, partition: u32, epoch: Epoch) -> OpenPartition {
         OpenPartition {
             dir: topic.partition_dir(partition),
-            identity: Identity { topic: topic.name.to_string(), partition, topic_id: topic.id.0 },
+            identity: identity_of(topic, partition),
             epoch,
             claimant: self.controller.claimant().clone(),
             config: self.log_config(&topic.config).unwrap_or_default(),
@@ -456,6 +457,11 @@ impl Partitions {
 enum Begun {
     Here(Outcome),
     Wait(watch::Receiver<Option<Outcome>>),
+}
+
+/// What the files of a partition say whose they are.
+pub(super) fn identity_of(topic: &Topic, partition: u32) -> Identity {
+    Identity { topic: topic.name.to_string(), partition, topic_id: topic.id.0 }
 }
 
 /// Whether a partition can be worked with, or may be again without being opened anew.

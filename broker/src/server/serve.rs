@@ -15,8 +15,11 @@ use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
 use crate::partitions::{Cleaner, Maintenance, tell_stalls};
 
-/// How often it is looked whether a full volume has room again.
+/// How often it is looked whether the reserve is lent, and how soon after that it is tried for the first time to put it back.
 const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Longest pause between two attempts, each of which writes to the full volume; they double from [`RESERVE_INTERVAL`].
+const RESERVE_INTERVAL_MAX: Duration = Duration::from_secs(4);
 
 /// Time that remains for closing partitions when requests have used up theirs.
 const CLOSE_GRACE: Duration = Duration::from_secs(20);
@@ -97,15 +100,17 @@ async fn coordinate_groups(broker: Arc<Broker>) {
 
 /// Puts space aside again after a full volume has needed it: appends wait for that.
 async fn keep_reserve(broker: Arc<Broker>) {
-    // What the log was told last: it is tried four times a second.
+    // What the log was told last.
     let mut told = None;
+    let mut pause = RESERVE_INTERVAL;
     loop {
         tokio::select! {
             biased;
             () = broker.shutdown.reached(Phase::Draining) => return,
-            () = tokio::time::sleep(RESERVE_INTERVAL) => {}
+            () = tokio::time::sleep(pause) => {}
         }
         let reserve = Arc::clone(broker.engine.reserve());
+        pause = pause_after(pause, reserve.is_lent());
         if !reserve.is_lent() {
             continue;
         }
@@ -122,6 +127,11 @@ async fn keep_reserve(broker: Arc<Broker>) {
             _ => told = None,
         }
     }
+}
+
+/// The pause before the next look, after one of `pause`.
+fn pause_after(pause: Duration, is_lent: bool) -> Duration {
+    if is_lent { (pause * 2).min(RESERVE_INTERVAL_MAX) } else { RESERVE_INTERVAL }
 }
 
 /// Puts changes of the store into force, whoever made them.
@@ -142,5 +152,22 @@ struct Bell(Notify);
 impl MetadataWatcher for Bell {
     fn changed(&self) {
         self.0.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reserve_that_stays_lent_is_tried_ever_more_rarely() {
+        let mut pause = RESERVE_INTERVAL;
+        let mut pauses = Vec::new();
+        for _ in 0..6 {
+            pause = pause_after(pause, true);
+            pauses.push(pause.as_millis());
+        }
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 4000, 4000]);
+        assert_eq!(pause_after(pause, false), RESERVE_INTERVAL);
     }
 }

@@ -29,11 +29,20 @@ impl Partition {
                 self.answer(done, outcome);
             }
             Request::Flush => {
-                writer.flush_armed = false;
+                (writer.flush_armed, writer.sync_armed) = (false, false);
                 // A later timer looks again if something has been synced, and written, since this one was set.
                 if writer.unsynced_records > 0 && self.sync_is_due(writer, &self.config()) {
-                    // Poisoned if it fails, and whoever waits is told.
-                    let _ = self.sync_or_poison(writer);
+                    match self.sync_or_poison(writer) {
+                        Ok(()) => {
+                            self.tell_descriptors_again(writer);
+                            self.synced_late(writer.end);
+                        }
+                        Err(EngineError::Storage(short)) if short.is_no_descriptors() => {
+                            self.sync_later(writer);
+                        }
+                        // Poisoned, and whoever waits is told.
+                        Err(_) => {}
+                    }
                 }
             }
             Request::Reindex { segment, images } => {
@@ -87,9 +96,13 @@ impl Partition {
         } else {
             return;
         };
+        let was_behind = std::mem::replace(&mut writer.is_behind, outcome.is_err());
         if let Err(error) = outcome {
             writer.unchecked_bytes = 0;
-            tracing::warn!(dir = %self.dir.display(), %error, "cannot write a checkpoint; trying again later");
+            // Once: it is tried again after each commit.
+            if !was_behind {
+                tracing::warn!(dir = %self.dir.display(), %error, "cannot write a checkpoint; trying again later");
+            }
         }
     }
 
@@ -341,13 +354,18 @@ impl Partition {
         }
     }
 
+    /// Makes everything written durable. The partition has ended if it fails, unless
+    /// [`kaas_substrate::Error::is_no_descriptors`]: then it was not tried.
     pub(crate) fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {
         let mut outcome = self.sync(writer);
         if planted(Bug::RetryFailedSync) && outcome.is_err() {
             outcome = self.sync(writer);
         }
         outcome.map_err(|error| {
-            self.poison(&error);
+            // Without a descriptor nothing was synced, and nothing has failed to be.
+            if !error.is_no_descriptors() {
+                self.poison(&error);
+            }
             EngineError::from(error)
         })
     }

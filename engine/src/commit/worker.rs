@@ -11,7 +11,7 @@ use std::time::Duration;
 use kaas_substrate::{ErrorClass, Kind, Operation, Sharing};
 
 use super::staging::{Staged, Told};
-use super::writer::{Writer, elapsed_ms};
+use super::writer::{Shortage, Writer, elapsed_ms};
 use crate::error::{AppendError, EngineError};
 use crate::leadership::Standing;
 use crate::log::names::SegmentFile;
@@ -154,16 +154,24 @@ impl Partition {
         }
         if roll {
             // Whatever a failed sync calls itself, it is final for the file.
-            if self.sync_or_poison(writer).is_err() {
-                return;
+            match self.sync_or_poison(writer) {
+                Ok(()) => writer.retire_active(),
+                Err(EngineError::Storage(short)) if short.is_no_descriptors() => {
+                    self.take_back_cycle(writer, batches, short);
+                    return;
+                }
+                Err(_) => return,
             }
-            writer.retire_active();
         }
         match self.write(writer, &batches, now, config) {
             Ok(()) => {}
             Err(_) if !self.core.lock().is_leading() => return,
             // Said of an earlier write, maybe, if there is one that was not synced: a network file system takes bytes
             // before it has asked for room, and says so once. Then it is a failed sync, which is final.
+            Err(EngineError::Storage(short)) if short.is_no_descriptors() => {
+                self.take_back_cycle(writer, batches, short);
+                return;
+            }
             Err(EngineError::Storage(full))
                 if full.class == ErrorClass::NoSpace && writer.unsynced_records == 0 =>
             {
@@ -176,7 +184,7 @@ impl Partition {
                 return;
             }
         }
-        if std::mem::take(&mut writer.volume_full) {
+        if writer.short_of.take_if(|short| *short == Shortage::Space).is_some() {
             tracing::info!(dir = %self.dir.display(), "there is space again: appends succeed");
         }
         writer.wrote(&batches, self.shared.elapsed_ms());
@@ -203,21 +211,35 @@ impl Partition {
         }
         let asked_early =
             planted(Bug::FenceBeforeSync) && matches!(self.leadership.standing(), Standing::Leading);
-        if self.sync_is_due(writer, config) && self.sync_or_poison(writer).is_err() {
-            return;
+        let is_synced = match self.sync_is_due(writer, config) {
+            true => self.sync_or_poison(writer),
+            false => Ok(()),
+        };
+        match &is_synced {
+            Err(EngineError::Storage(short)) if short.is_no_descriptors() => {
+                // What was written waits for it.
+                self.tell_short(writer, short);
+                self.sync_later(writer);
+            }
+            Err(_) => return,
+            Ok(()) => self.tell_descriptors_again(writer),
         }
         if asked_early {
             self.committed(end);
         }
         let (space, more) = {
             let mut core = self.core.lock();
-            core.synced_end = end;
+            if is_synced.is_ok() {
+                core.synced_end = end;
+            }
             core.staged_bytes = core.staged_bytes.saturating_sub(bytes);
             (std::mem::take(&mut core.space_waiters), !core.staged.is_empty())
         };
         space.into_iter().for_each(|completion| completion.complete(()));
-        self.fence(more);
-        self.after_commit(writer);
+        if is_synced.is_ok() {
+            self.fence(more);
+            self.after_commit(writer);
+        }
     }
 
     /// Fails if what room the volume has is for cleaning up: for bytes, or for a file where one must be begun.
@@ -272,17 +294,63 @@ impl Partition {
         }
         // One is enough, whatever the number of cycles: it looks again when it is due.
         if config.flush_ms < i64::MAX && !std::mem::replace(&mut writer.flush_armed, true) {
-            let partition = Arc::downgrade(self);
-            self.shared.timer.after(Duration::from_millis(flush_ms - waited_ms), move || {
-                let Some(partition) = partition.upgrade() else { return };
-                let mut core = partition.core.lock();
-                if core.is_leading() {
-                    core.requests.push_back(Request::Flush);
-                    partition.kick(&mut core);
-                }
-            });
+            self.flush_after(Duration::from_millis(flush_ms - waited_ms));
         }
         false
+    }
+
+    fn flush_after(self: &Arc<Self>, delay: Duration) {
+        let partition = Arc::downgrade(self);
+        self.shared.timer.after(delay, move || {
+            let Some(partition) = partition.upgrade() else { return };
+            let mut core = partition.core.lock();
+            if core.is_leading() {
+                core.requests.push_back(Request::Flush);
+                partition.kick(&mut core);
+            }
+        });
+    }
+
+    /// Has the sync tried soon that there was no descriptor for: nothing has failed, and whoever waits goes on waiting.
+    pub(crate) fn sync_later(self: &Arc<Self>, writer: &mut Writer) {
+        if !std::mem::replace(&mut writer.sync_armed, true) {
+            self.flush_after(Duration::from_millis(self.shared.settings.fence_retry_ms.max(1)));
+        }
+    }
+
+    /// Tells the log once what appends are refused or wait for.
+    pub(crate) fn tell_short(&self, writer: &mut Writer, error: &kaas_substrate::Error) {
+        let dir = self.dir.display();
+        let short_of = if error.is_no_descriptors() { Shortage::Descriptors } else { Shortage::Space };
+        if writer.short_of.replace(short_of) == Some(short_of) {
+            return;
+        }
+        match short_of {
+            Shortage::Space => {
+                tracing::warn!(%dir, %error, "no space: appends fail until there is space again");
+            }
+            Shortage::Descriptors => tracing::warn!(
+                %dir, %error, hint = "raise the limit of open files (ulimit -n, LimitNOFILE= of systemd)",
+                "no file descriptors: appends that need a new segment wait or fail until there are some again"
+            ),
+        }
+    }
+
+    /// A segment has its name, or none was begun.
+    pub(crate) fn tell_descriptors_again(&self, writer: &mut Writer) {
+        let has_segment = writer.active.as_ref().is_some_and(|active| active.name_durable);
+        if has_segment && writer.short_of.take_if(|short| *short == Shortage::Descriptors).is_some() {
+            tracing::info!(dir = %self.dir.display(), "there are file descriptors again: appends succeed");
+        }
+    }
+
+    /// Everything up to `end` has been synced, later than it was written.
+    pub(crate) fn synced_late(self: &Arc<Self>, end: Offset) {
+        {
+            let mut core = self.core.lock();
+            core.synced_end = core.synced_end.max(end);
+        }
+        self.fence(false);
     }
 
     pub(crate) fn sync(&self, writer: &mut Writer) -> Result<(), kaas_substrate::Error> {
@@ -310,12 +378,13 @@ impl Partition {
         });
     }
 
-    /// The volume is full: takes back this cycle's batches and everything staged behind them.
+    /// The volume is full, or no file can be opened: takes back this cycle's batches and everything staged behind them.
     fn take_back_cycle(&self, writer: &mut Writer, batches: Vec<Staged>, error: Arc<kaas_substrate::Error>) {
-        if !std::mem::replace(&mut writer.volume_full, true) {
-            tracing::warn!(dir = %self.dir.display(), %error, "no space: appends fail until there is space again");
-        }
-        let error = AppendError::NoSpace(error);
+        self.tell_short(writer, &error);
+        let error = match error.is_no_descriptors() {
+            true => AppendError::NoDescriptors(error),
+            false => AppendError::NoSpace(error),
+        };
         let mut told = Told::default();
         let space = {
             let mut core = self.core.lock();
@@ -405,6 +474,15 @@ impl Partition {
                         // It has ended meanwhile, for good.
                         return;
                     }
+                    let now_ms = self.shared.elapsed_ms();
+                    let since_ms = *core.unsure_since_ms.get_or_insert(now_ms);
+                    if now_ms.saturating_sub(since_ms) >= self.shared.settings.fence_limit_ms {
+                        // The handle may be of no use any more, or a record have stayed half written: opening it anew, at
+                        // a higher epoch, is the way back from either.
+                        drop(core);
+                        self.poison(&error);
+                        return;
+                    }
                     let before = std::mem::replace(&mut core.status.state, State::Unsure);
                     let is_asking = std::mem::replace(&mut core.asking_again, true);
                     drop(core);
@@ -443,6 +521,7 @@ impl Partition {
             if !core.is_leading() {
                 return;
             }
+            core.unsure_since_ms = None;
             was_unsure = std::mem::replace(&mut core.status.state, State::Leading) == State::Unsure;
             core.advance_high_watermark(end);
             let end = core.status.high_watermark;

@@ -50,6 +50,8 @@ pub(crate) struct Writer {
     pub(crate) unsynced_since_ms: Option<u64>,
     /// A timer will ask for a flush.
     pub(crate) flush_armed: bool,
+    /// A timer will ask for the sync that could not be tried.
+    pub(crate) sync_armed: bool,
     /// A write that failed may have left whole batches behind the active segment's end: the file must not be written
     /// to again, nor cut.
     pub(crate) doubtful: bool,
@@ -64,8 +66,19 @@ pub(crate) struct Writer {
     /// The last manifest written.
     pub(crate) manifest: Manifest,
     pub(crate) numbers: Numbers,
-    /// The last write found the volume full.
-    pub(crate) volume_full: bool,
+    /// What appends are refused or wait for; the log was told.
+    pub(crate) short_of: Option<Shortage>,
+    /// What follows a commit has failed, and the log was told.
+    pub(crate) is_behind: bool,
+}
+
+/// What there is none left of, for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// Of space on the volume.
+    Space,
+    /// Of file descriptors.
+    Descriptors,
 }
 
 /// The producer snapshot at the offset where the unpinned segments begin.

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use kaas_substrate::Substrate;
 
+use crate::identity::read_partition;
 use crate::log::{SegmentFile, SegmentFileName};
-use crate::manifest::versioned;
-use crate::manifest::{IndexLengths, MANIFEST, Manifest};
+use crate::manifest::{self, IndexLengths, MANIFEST, Manifest, owned, versioned};
 
-/// The manifest of a directory, if one can be read.
+/// The manifest of a directory, if one can be read, and is not that of another partition.
 pub(super) struct Pins {
     dir: PathBuf,
     manifest: Option<Manifest>,
@@ -16,10 +16,12 @@ pub(super) struct Pins {
 
 impl Pins {
     pub(super) fn read(substrate: &dyn Substrate, dir: &Path) -> Self {
-        let newest = versioned::read_bytes(substrate, dir, MANIFEST).ok().flatten();
-        let manifest = newest.and_then(|(version, bytes)| {
-            versioned::decode(&dir.join(MANIFEST.file_name(version)), MANIFEST.format(), &bytes).ok()
-        });
+        let manifest = match read_partition(substrate, dir) {
+            Ok(identity) => manifest::read_newest(substrate, dir, &identity).ok().flatten(),
+            // Nothing says whose directory it is: files that somebody has copied here.
+            Err(error) if error.is_storage_not_found() => unchecked(substrate, dir),
+            Err(_) => None,
+        };
         Self { dir: dir.to_owned(), manifest }
     }
 
@@ -53,5 +55,47 @@ impl Pins {
             SegmentFile::TimeIndex => Some(time_index_bytes),
             SegmentFile::TxnIndex => Some(txn_index_bytes),
         }
+    }
+}
+
+fn unchecked(substrate: &dyn Substrate, dir: &Path) -> Option<Manifest> {
+    let (version, bytes) = versioned::read_bytes(substrate, dir, MANIFEST).ok().flatten()?;
+    owned::decode(&dir.join(MANIFEST.file_name(version)), MANIFEST, &bytes).ok().map(|(_, manifest)| manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use kaas_substrate::Memory;
+
+    use super::*;
+    use crate::identity::{Identity, write_partition};
+    use crate::manifest::versioned::FileVersion;
+    use crate::types::Epoch;
+
+    #[test]
+    fn a_manifest_of_another_partition_pins_nothing() {
+        let (volume, dir) = (Memory::new(), Path::new("0"));
+        let of = |partition| Identity { topic: "orders".to_owned(), partition, topic_id: [7; 16] };
+        let put = |number, identity: &Identity| {
+            let version = FileVersion { epoch: Epoch::new(1).unwrap(), number };
+            let manifest = Manifest {
+                epoch: 1,
+                log_start_offset: 0,
+                high_watermark: 0,
+                next_offset: 0,
+                released: false,
+                segments: Vec::new(),
+                producer_state: None,
+                first_dirty_offset: 0,
+            };
+            owned::write(&volume, dir, MANIFEST, version, identity, &manifest).unwrap();
+        };
+        volume.create_dir(dir).unwrap();
+        put(1, &of(1));
+        assert!(Pins::read(&volume, dir).manifest.is_some(), "nothing says whose directory it is");
+        write_partition(&volume, dir, &of(0), Epoch::NONE).unwrap();
+        assert!(Pins::read(&volume, dir).manifest.is_none());
+        put(2, &of(0));
+        assert!(Pins::read(&volume, dir).manifest.is_some());
     }
 }

@@ -197,6 +197,7 @@ fn replace_journal(
     let substrate = shared.substrate.as_ref();
     let dir = shared.leadership.dir();
     let failed = |error: &kaas_substrate::Error| match error.class {
+        _ if error.is_no_descriptors() => JournalError::NoSpace { reason: error.to_string() },
         ErrorClass::NoSpace => JournalError::NoSpace { reason: error.to_string() },
         _ => poisoned(error),
     };

@@ -236,10 +236,12 @@ fn assemble(
         unsettled: Vec::new(),
         manifest: manifest.unwrap_or_default(),
         numbers: Numbers::default(),
-        volume_full: false,
+        short_of: None,
+        is_behind: false,
         doubtful: false,
         checkpoint_state: None,
         flush_armed: false,
+        sync_armed: false,
     });
     if used.is_none() {
         writer.take_boundary();
@@ -267,6 +269,7 @@ fn assemble(
         synced_end: end,
         fence_running: false,
         asking_again: false,
+        unsure_since_ms: None,
         closing: false,
         written_waiters: Waiters::default(),
         committed_waiters: Waiters::default(),

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) fence_running: bool,
     /// The fence could not be read, and a job is due that reads it again.
     pub(crate) asking_again: bool,
+    /// Since when it is not known whether this leader still leads, in milliseconds of the engine's own time.
+    pub(crate) unsure_since_ms: Option<u64>,
     /// Nothing more is taken: the partition closes once what is staged is committed.
     pub(crate) closing: bool,
     pub(crate) written_waiters: Waiters,

@@ -80,20 +80,27 @@ impl Fault<'_> {
         matches!(self.verdict, Verdict::Errno { effect: Effect::Everything, .. })
     }
 
+    /// Too many files are open.
+    pub fn is_no_descriptors(&self) -> bool {
+        matches!(self.verdict, Verdict::Errno { number: EMFILE, .. })
+    }
+
     /// The error has gone.
     pub fn mend(&self) {
         self.rules.clear();
     }
 }
 
+const EMFILE: i32 = 24;
 const NO_SPACE: [(&str, i32); 2] = [("ENOSPC", 28), ("EDQUOT", 122)];
 const STALE: [(&str, i32); 1] = [("ESTALE", 116)];
-const OTHER: [(&str, i32); 7] = [
+const OTHER: [(&str, i32); 8] = [
     ("EIO", 5),
     ("ESHUTDOWN", 108),
     ("EINTR", 4),
     ("EAGAIN", 11),
     ("ETIMEDOUT", 110),
+    ("EMFILE", EMFILE),
     ("EACCES", 13),
     ("EROFS", 30),
 ];

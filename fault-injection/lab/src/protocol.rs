@@ -287,6 +287,7 @@ impl Failure {
             C::NoSpace,
             C::Stale,
             C::Fenced,
+            C::NoDescriptors,
             C::Retriable,
             C::Io,
             C::Invalid,

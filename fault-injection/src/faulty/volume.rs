@@ -38,6 +38,7 @@ pub(crate) fn error_number(class: ErrorClass) -> i32 {
         ErrorClass::NoSpace => 28,
         ErrorClass::Stale => 116,
         ErrorClass::Fenced => 108,
+        ErrorClass::NoDescriptors => 24,
         ErrorClass::Retriable => 4,
         ErrorClass::Io => 5,
         ErrorClass::Invalid => 22,

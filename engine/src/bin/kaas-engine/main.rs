@@ -161,6 +161,7 @@ fn hint(error: &DumpError) -> Option<&'static str> {
                 Some("check the path; a data directory holds `topics/<topic>/<partition>/`")
             }
             ErrorClass::Invalid => Some("check who may read it, and run this as the broker's user"),
+            ErrorClass::NoDescriptors => Some("raise the limit of open files (ulimit -n)"),
             ErrorClass::Stale | ErrorClass::Retriable => Some("the volume did not answer; try again"),
             ErrorClass::Io => Some("the volume reports an I/O error; look at the kernel's log"),
             _ => None,

@@ -319,6 +319,7 @@ fn hint(error: &VerifyError) -> &'static str {
             ErrorClass::Invalid => {
                 "name a directory, and check who may read it: run this as the broker's user"
             }
+            ErrorClass::NoDescriptors => "raise the limit of open files (ulimit -n)",
             ErrorClass::Stale | ErrorClass::Retriable => "the volume did not answer; try again",
             _ => "check the volume and the kernel's log",
         },
