@@ -34,6 +34,7 @@ fn metadata(kafka: &Kafka, configs: &[SimpleRecord]) {
 }
 
 fn with_properties(text: &str) -> Options {
+    let text = format!("node.id=1\n{text}");
     let file = ServerProperties::parse(Path::new("/etc/kafka/server.properties"), text.as_bytes());
     Options { server_properties: Some(file), ..options() }
 }
@@ -78,7 +79,7 @@ fn a_topic_gets_the_dynamic_defaults_that_it_has_not_itself() {
     for line in [
         "  cleanup.policy=compact (log.cleanup.policy in ",
         "  not carried over: compression.type=lz4: ",
-        "server.properties was not read: ",
+        "server.properties was not given: ",
     ] {
         assert!(text.contains(line), "{text}");
     }
@@ -96,20 +97,24 @@ fn a_topic_gets_the_dynamic_defaults_that_it_has_not_itself() {
 fn a_topic_gets_the_static_defaults_if_the_file_is_given() {
     let kafka = Kafka::orders();
     metadata(&kafka, &[config(BROKER, "", "log.retention.ms", "5000")]);
-    let file = "node.id=1\nlog.retention.hours=1\nlog.roll.hours = 2\nlog.cleanup.policy: compact,delete\nlog.dirs=/x\n";
+    let file = "log.retention.hours=1\nlog.roll.hours = 2\nlog.cleanup.policy: compact,delete\nlog.dirs=/x\n";
     let (report, _) = imported(&kafka, &with_properties(file));
     let expected =
         [("cleanup.policy", "compact,delete"), ("retention.ms", "5000"), ("segment.ms", "7200000")];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(report.topics[0].configs, expected.into());
-    assert!(report.has_server_properties && !report.to_text(200).contains("server.properties was not read"));
+    assert!(report.has_server_properties && !report.to_text(200).contains("was not given"));
     // What is given for all topics is stronger.
     let mut options = with_properties(file);
     options.configs.insert("retention.ms".to_owned(), "7".to_owned());
     let (report, _) = imported(&kafka, &options);
     assert_eq!(report.topics[0].configs["retention.ms"], "7");
     assert!(report.broker_defaults.iter().all(|default| default.name != "retention.ms"));
-    // The file of another broker, and one with a value that kaas refuses.
+    // No broker's file, that of another broker, and one with a value that kaas refuses.
+    let path = Path::new("/var/log/kafka.log");
+    let no_file =
+        Options { server_properties: Some(ServerProperties::parse(path, b"x: y")), ..Options::default() };
+    assert_eq!(kafka.problems_with(&no_file), ["it has no node.id, as each broker's has"]);
     let told = "it is that of node 2, and the log directories are of node 1";
     assert_eq!(kafka.problems_with(&with_properties("node.id=2")), [told]);
     let told =

@@ -67,6 +67,8 @@ fn import_into(kafka: &Memory, target: &Arc<dyn Substrate>) -> Result<Report, Im
     let progress = Progress::default();
     let path = Path::new(SERVER_PROPERTIES);
     let properties = read_small(kafka, path, LOG_BYTES_MAX).unwrap_or_default();
+    // Without that line it is no broker's.
+    let properties = [&b"node.id=1\n"[..], &properties].concat();
     let server_properties = Some(ServerProperties::parse(path, &properties));
     // Where Kafka was stopped cleanly that cuts off nothing.
     let options = Options { node_id: 1, after_crash: true, server_properties, ..Options::default() };

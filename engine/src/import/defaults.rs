@@ -44,15 +44,18 @@ impl ServerProperties {
         id.and_then(|id| id.trim().parse().ok())
     }
 
-    /// Tells of a file of a broker that has none of the log directories, those of `nodes`.
+    /// Tells of a file that is no broker's, or that of one that has none of the log directories, those of `nodes`.
     pub(super) fn check(&self, nodes: &BTreeSet<i32>, problems: &mut Vec<Problem>) {
-        let Some(id) = self.node_id().filter(|id| !nodes.is_empty() && !nodes.contains(id)) else { return };
-        let of = nodes.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
-        problems.push(Problem::new(
-            self.path.clone(),
-            format!("it is that of node {id}, and the log directories are of node {of}"),
-            "give the server.properties of a broker whose log directories are imported",
-        ));
+        let problem = match self.node_id() {
+            None => "it has no node.id, as each broker's has".to_owned(),
+            Some(id) if !nodes.is_empty() && !nodes.contains(&id) => {
+                let of = nodes.iter().map(i32::to_string).collect::<Vec<_>>().join(", ");
+                format!("it is that of node {id}, and the log directories are of node {of}")
+            }
+            Some(_) => return,
+        };
+        let hint = "give the server.properties of a broker whose log directories are imported";
+        problems.push(Problem::new(self.path.clone(), problem, hint));
     }
 }
 
@@ -258,6 +261,7 @@ mod tests {
         };
         assert_eq!(of("node.id=3", &[1, 2]), 1);
         assert_eq!(of("broker.id=3", &[1]), 1);
-        assert_eq!(of("node.id=2", &[1, 2]) + of("node.id=3", &[]) + of("", &[1]), 0);
+        assert_eq!((of("x=1", &[]), of("node.id=x", &[1])), (1, 1));
+        assert_eq!(of("node.id=2", &[1, 2]) + of("node.id=3", &[]), 0);
     }
 }

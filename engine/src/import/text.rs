@@ -81,8 +81,8 @@ impl Report {
         if !self.has_server_properties && !self.topics.is_empty() {
             page.line(
                 0,
-                "server.properties was not read: a default that is set there ends with Kafka, and topics without configs \
-                 of their own get that of kaas (--server-properties FILE carries it over)",
+                "server.properties was not given: topics without configs of their own get the defaults of kaas in place of \
+                 those that are set there (--server-properties FILE)",
             );
         }
     }

@@ -20,10 +20,11 @@ use crate::{COULD_NOT_RUN, FOUND, complain, places, print, terminal};
 
 /// Takes over the topics of an Apache Kafka 4: its log directories become topics of a data directory.
 ///
-/// Consumers read the same records at the same offsets. Topic ids, topic configs, leader epochs, idempotent producers,
-/// aborted transactions and the committed offsets of groups are carried over. Kafka must be stopped; nothing is written to
-/// its directories. Everything is read and checked first: if anything cannot be carried over, or is missing, all of it is
-/// told and nothing is written. Topics appear whole; an import that was interrupted is simply begun again.
+/// Consumers read the same records at the same offsets. Topic ids, topic configs and the brokers' defaults of them, leader
+/// epochs, idempotent producers, aborted transactions and the committed offsets of groups are carried over. Kafka must be
+/// stopped; nothing is written to its directories. Everything is read and checked first: if anything cannot be carried over,
+/// or is missing, all of it is told and nothing is written. Topics appear whole; an import that was interrupted is simply
+/// begun again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
