@@ -201,6 +201,12 @@ fn what_kafka_has_compacted_need_not_be_compacted_again() {
             (Some(expected), None)
         );
     }
+    // A crash may have brought back what the cleaner had replaced.
+    kafka.checkpoint("cleaner-offset", &["orders 0 6"]);
+    kafka.remove(".kafka_cleanshutdown");
+    let (report, _) = imported(&kafka, &Options { after_crash: true, ..options() });
+    assert_eq!(report.topics[0].partitions[0].first_dirty_offset, Some(1));
+    kafka.put(".kafka_cleanshutdown", b"");
     let dirty = |checkpoint: &[&str]| {
         kafka.checkpoint("cleaner-offset", checkpoint);
         let (report, target) = imported(&kafka, &options());

@@ -173,9 +173,11 @@ impl Reader<'_> {
             self.read.log_start = self.read.end;
         }
         let (start, end) = (self.read.log_start, self.read.end);
-        // As Kafka takes it: what the checkpoint says of offsets that are not there says nothing.
-        self.read.first_dirty =
-            partition.cleaned_up_to.map(|offset| if offset > end { start } else { offset.max(start) });
+        // As Kafka takes it: what the checkpoint says of offsets that are not there says nothing. And after a loss of power the
+        // segments that were cleaned may have their former contents again, though the checkpoint was on the disk.
+        self.read.first_dirty = partition
+            .cleaned_up_to
+            .map(|offset| if offset > end || !partition.is_clean { start } else { offset.max(start) });
         if self.problems.len() == self.problems_before {
             // What is damaged would only be told once more.
             check_bounds(partition, &self.read, self.problems);
