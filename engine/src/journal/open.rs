@@ -11,7 +11,7 @@ use super::line::{self, FORMAT, Header, Line, LineError, Parsed, Reference, pars
 use super::state::{Sequence, Shared, State, Writer};
 use super::{IoPool, JOURNAL, Journal, JournalSettings, SNAPSHOT, cycle, path_of};
 use crate::layout::{NEW_PREFIX, slot_name};
-use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing};
+use crate::leadership::{self, ClaimError, Claimant, FenceError, Standing, is_out_of_reach};
 use crate::manifest::seal::seal_line;
 use crate::manifest::versioned::{self, FileVersion};
 use crate::planted::{Bug, planted};
@@ -255,6 +255,10 @@ fn find(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<Found, Op
                 last_sequence: Sequence::default(),
             });
         };
+        if is_out_of_reach(newest.epoch, epoch) {
+            let (dir, highest) = (dir.to_owned(), newest.epoch);
+            return Err(ClaimError::OutOfReach { dir, epoch, highest }.into());
+        }
         // A journal of its own would be below that one, and looked at by nobody.
         if newest.epoch > epoch {
             return Err(OpenError::Deposed { by: newest.epoch });

@@ -20,7 +20,8 @@ use kaas_substrate::{OpenMode, RECORD_BYTES, RecordFile, Substrate, read_small};
 use serde::{Deserialize, Serialize};
 
 use super::fence::{
-    FENCE_NAME, fill_below, fill_from, highest, highest_used, index, records_needed, taken_away_by,
+    EPOCHS_SKIPPED_MAX, FENCE_NAME, fill_below, fill_from, highest, highest_used, index, is_out_of_reach,
+    records_needed, taken_away_by,
 };
 use super::record::{FenceRecord, MAX_INCARNATION_BYTES};
 use super::{Claimant, Leadership};
@@ -30,8 +31,8 @@ use crate::types::Epoch;
 /// Largest claim file that is read.
 const MAX_CLAIM_BYTES: usize = 64 * 1024;
 
-/// Most epochs that one claim skips; each costs 512 bytes in the fence.
-const MAX_SKIPPED: u64 = 1 << 20;
+/// What to do where an epoch is wild.
+const LOOK: &str = "`kaas verify` tells which file has such an epoch and what to do about it";
 
 /// Why a claim failed.
 #[derive(Debug, thiserror::Error)]
@@ -39,9 +40,14 @@ pub enum ClaimError {
     /// The epoch is somebody else's, or a higher one was claimed. Claim an epoch above `highest`.
     #[error("epoch {epoch} of {} is refused: epoch {highest} is taken", dir.display())]
     Refused { dir: PathBuf, epoch: Epoch, highest: Epoch },
-    /// The epoch is 0, the highest number, or so far above the last one that the fence would grow by gigabytes.
-    #[error("epoch {epoch} of {} cannot be claimed: the last one is {highest}", dir.display())]
+    /// The epoch is 0, the highest number, or so far above the last one that the fence would grow by gigabytes. Some file
+    /// names an epoch that no leader can have had.
+    #[error("epoch {epoch} of {} cannot be claimed: the last one is {highest}, and a claim skips at most {EPOCHS_SKIPPED_MAX}; {LOOK}", dir.display())]
     OutOfRange { dir: PathBuf, epoch: Epoch, highest: Epoch },
+    /// The fence, or the name of a file, has an epoch that no claim can come to from this one. Claiming above it is of no use: one
+    /// of them is damaged, or another cluster's.
+    #[error("epoch {epoch} of {} is refused: something there has epoch {highest}, and a claim skips at most {EPOCHS_SKIPPED_MAX}; {LOOK}", dir.display())]
+    OutOfReach { dir: PathBuf, epoch: Epoch, highest: Epoch },
     /// The directory was taken away: its topic is deleted. No epoch of it can be claimed.
     #[error("{} was taken away by the controller of epoch {by}: its topic is deleted", dir.display())]
     TakenAway { dir: PathBuf, by: Epoch },
@@ -92,7 +98,7 @@ pub fn claim(
     match attempt.take(fence.as_ref()) {
         Ok(()) => Ok(Leadership::new(substrate, dir, epoch, claimant, fence)),
         Err(error) => {
-            if created && matches!(error, ClaimError::Refused { .. }) {
+            if created && matches!(error, ClaimError::Refused { .. } | ClaimError::OutOfReach { .. }) {
                 // Litter of an epoch that can never be led. It may stay.
                 let _ = substrate.remove_file(&attempt.claim_path());
             }
@@ -163,7 +169,7 @@ impl Attempt<'_> {
 
     /// Checked before the claim file exists, so that a wild epoch leaves nothing behind.
     fn check_distance(&self, fence: &dyn RecordFile) -> Result<(), ClaimError> {
-        if index(self.epoch) - fill_from(fence, self.epoch)? > MAX_SKIPPED {
+        if index(self.epoch) - fill_from(fence, self.epoch)? > EPOCHS_SKIPPED_MAX {
             return Err(self.out_of_range(highest(self.substrate, self.dir)?));
         }
         Ok(())
@@ -172,8 +178,12 @@ impl Attempt<'_> {
     fn refused(&self) -> ClaimError {
         match highest(self.substrate, self.dir) {
             Ok(highest) => {
-                let highest = highest.max(self.epoch);
-                ClaimError::Refused { dir: self.dir.to_owned(), epoch: self.epoch, highest }
+                let (dir, epoch, highest) = (self.dir.to_owned(), self.epoch, highest.max(self.epoch));
+                if is_out_of_reach(highest, epoch) {
+                    ClaimError::OutOfReach { dir, epoch, highest }
+                } else {
+                    ClaimError::Refused { dir, epoch, highest }
+                }
             }
             Err(error) => error.into(),
         }

@@ -94,7 +94,7 @@ impl FenceRecord {
 
     /// What the bytes say, read at the place of `epoch`.
     pub(crate) fn decode(record: &Record, epoch: Epoch) -> Self {
-        if record.iter().all(|byte| *byte == 0) {
+        if *record == [0; RECORD_BYTES] {
             return Self::Unclaimed;
         }
         Self::decode_used(record, epoch).unwrap_or_else(Self::Damaged)

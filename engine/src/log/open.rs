@@ -34,7 +34,7 @@ use crate::compaction::CleanerState;
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::identity::{Identity, read_partition};
-use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing};
+use crate::leadership::{self, ClaimError, Claimant, Leadership, Standing, is_out_of_reach};
 use crate::manifest::{MANIFEST, Manifest, ProducerStateRef, owned};
 use crate::planted::{Bug, planted};
 use crate::settings::LogConfig;
@@ -147,6 +147,9 @@ fn inherit(
     // manifest names are in any later listing, since nothing is unlinked but by who leads.
     let manifest = read_manifest(substrate, dir, identity)?;
     match manifest.as_ref().and_then(|manifest| Epoch::new(manifest.epoch)) {
+        Some(highest) if is_out_of_reach(highest, epoch) => {
+            return Err(ClaimError::OutOfReach { dir: dir.to_owned(), epoch, highest }.into());
+        }
         Some(by) if by > epoch => return Err(EngineError::Deposed { by }),
         Some(served) if served == epoch && !planted(Bug::ReuseEpoch) => {
             // This run has led at this epoch before. Its files are numbered on from there, so it must not begin anew.

@@ -191,6 +191,9 @@ kinds! {
     FenceBehind Error
         "The fence has lost records: an old leader may believe that it still leads."
         "Stop every broker that may have led this partition, then repair: it is led at an epoch above all that were.";
+    EpochOutOfReach Error
+        "It has an epoch that no leader can have come to. Claims go on above every epoch that was used; above this one they are refused, and nobody can lead."
+        "Find out how it came here. A fence: stop every broker that may have led here, move it out of the data directory, and repair with --brokers-stopped. Another file: move it out of the data directory. Then run this again.";
     FenceShort Warning
         "The fence has not the length that its leader gave it."
         "Nothing: the next claim extends it.";
@@ -200,6 +203,9 @@ kinds! {
     ClaimDamaged Warning
         "The claim file cannot be read; whoever made it is gone, or the volume lost it."
         "Nothing: a higher epoch is claimed.";
+    ClaimOutOfReach Warning
+        "No claim can have come to this epoch, so no broker made it; everybody passes over it."
+        "Find out whose it is; move it out of the data directory, or repair: it goes to quarantine/.";
     ClaimDisagrees Error
         "The claim file and the fence name different owners of one epoch: two brokers may both think they lead."
         "Stop both brokers, then start one: it claims a higher epoch. Tell the maintainers.";

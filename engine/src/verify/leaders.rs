@@ -1,23 +1,22 @@
 //! Who may lead: the fence, record by record, and the claim files beside it.
 //!
-//! The fence is read through an ordinary handle, so that verify needs no permission to write. A claim that is being
-//! made just now may show a torn record or one without its neighbours: such findings make for a second look.
+//! A claim that is being made just now may show a torn record or one without its neighbours: such findings make for a second
+//! look.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate, read_small};
+use kaas_substrate::{EntryKind, RECORD_BYTES, RECORD_ZERO_AT, Substrate, read_small};
 use serde::Deserialize;
 
 use super::Context;
 use super::finding::{Finding, Kind, Severity};
 use super::tree::{DELETED_PREFIX, lineage};
-use crate::leadership::{Claimant, Damage, FENCE_NAME, FenceRecord, claim_epoch, records_needed};
+use crate::leadership::{
+    Claimant, Damage, FENCE_NAME, FenceContent, FenceRecord, claim_epoch, is_out_of_reach, records_needed,
+};
 use crate::types::{Epoch, Timestamp};
-
-/// Records that are read at once.
-const RECORDS_PER_READ: usize = 512;
 
 /// Damaged records of one fence that are told one by one.
 const DAMAGED_SHOWN_MAX: usize = 8;
@@ -25,21 +24,10 @@ const DAMAGED_SHOWN_MAX: usize = 8;
 /// Largest claim file that is read.
 const CLAIM_BYTES_MAX: usize = 64 << 10;
 
-/// What the fence says.
-#[derive(Debug, Default)]
-struct Fence {
-    /// Bytes of the file.
-    length: u64,
-    /// Records that are not zeros, lowest first.
-    used: Vec<(u64, FenceRecord)>,
-}
-
-impl Fence {
-    /// The record of an epoch, if it is not zeros.
-    fn record_of(&self, epoch: Epoch) -> Option<&FenceRecord> {
-        let at = self.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
-        self.used.get(at).map(|(_, record)| record)
-    }
+/// The record of an epoch, if it is not zeros.
+fn record_of(fence: &FenceContent, epoch: Epoch) -> Option<&FenceRecord> {
+    let at = fence.used.binary_search_by_key(&u64::from(epoch.get()), |(at, _)| *at).ok()?;
+    fence.used.get(at).map(|(_, record)| record)
 }
 
 /// A claim file; for people, and to recognise a claim of one's own.
@@ -62,68 +50,71 @@ pub(super) struct Claims {
     pub(super) newest: Option<Timestamp>,
 }
 
-/// Checks the fence and the claims of `dir`. `written` is the highest epoch whose leader left a file behind.
+/// Checks the fence and the claims of `dir`; once more if a claim that is under way may be what was found. `written` is the
+/// highest epoch whose leader left a file behind.
 pub(super) fn check(
     context: &Context<'_>,
     dir: &Path,
-    claims: &BTreeSet<Epoch>,
     written: Option<Epoch>,
     findings: &mut Vec<Finding>,
 ) -> Claims {
+    let (mut claims, mut found) = look(context, dir, written);
+    if found.iter().any(|finding| finding.racy && finding.severity > Severity::Info) {
+        thread::sleep(context.options.second_look_after);
+        (claims, found) = look(context, dir, written);
+    }
+    findings.extend(found);
+    claims
+}
+
+/// One look: the fence, and then the claim files. In this order a claim that the fence has is in the listing, or else a later one
+/// that has removed it.
+fn look(context: &Context<'_>, dir: &Path, written: Option<Epoch>) -> (Claims, Vec<Finding>) {
     let path = dir.join(FENCE_NAME);
-    let mut fence = match read(context, &path) {
+    let fence = match FenceContent::read(context.substrate, dir) {
         Ok(fence) => fence,
         Err(error) => {
             let kind = if error.is_not_found() { Kind::FenceMissing } else { Kind::Unreadable };
-            findings.push(Finding::new(kind, &path, error.to_string()));
-            return Claims::default();
+            return (Claims::default(), vec![Finding::new(kind, &path, error.to_string())]);
         }
     };
-    if judge(&fence, &path, claims, written).iter().any(|finding| finding.severity > Severity::Info) {
-        // A claim may be under way.
-        thread::sleep(context.options.second_look_after);
-        fence = read(context, &path).unwrap_or(fence);
-    }
-    findings.extend(judge(&fence, &path, claims, written));
+    let claims = match claim_files(context, dir) {
+        Ok(claims) => claims,
+        Err(error) => {
+            return (Claims::default(), vec![Finding::new(Kind::Unreadable, dir, error.to_string())]);
+        }
+    };
+    let mut findings = judge(&fence, &path, &claims, written);
     findings.extend(taken_away(context, dir, &fence));
-    let newest = check_claims(context, dir, claims, &fence, findings);
-    Claims { highest: highest_claimed(&fence), newest }
-}
-
-fn read(context: &Context<'_>, path: &Path) -> Result<Fence, kaas_substrate::Error> {
-    let file = context.substrate.open(path, OpenMode::ReadUncached)?;
-    let mut fence = Fence { length: file.length()?, used: Vec::new() };
-    let mut buffer = vec![0; RECORDS_PER_READ * RECORD_BYTES];
-    let mut index = 0;
-    loop {
-        let read = file.read_at(&mut buffer, index * RECORD_BYTES as u64)?;
-        // A piece of a record at the end is one once the fence is extended.
-        let whole = read.next_multiple_of(RECORD_BYTES);
-        buffer.get_mut(read..whole).unwrap_or_default().fill(0);
-        let (records, _) = buffer.get(..whole).unwrap_or_default().as_chunks::<RECORD_BYTES>();
-        for (record, at) in records.iter().zip(index..) {
-            let decoded = match u32::try_from(at).ok().and_then(Epoch::new) {
-                Some(epoch) => FenceRecord::decode(record, epoch),
-                None => FenceRecord::Damaged(Damage::Field),
-            };
-            if decoded != FenceRecord::Unclaimed {
-                fence.used.push((at, decoded));
-            }
-        }
-        index += records.len() as u64;
-        if records.len() < RECORDS_PER_READ {
-            return Ok(fence);
-        }
+    if findings.iter().any(|finding| finding.kind == Kind::EpochOutOfReach) {
+        // The claim files are at odds with such a fence in any case.
+        return (Claims::default(), findings);
     }
+    let newest = check_claims(context, dir, &claims, &fence, &mut findings);
+    (Claims { highest: highest_claimed(&fence), newest }, findings)
 }
 
-fn highest_claimed(fence: &Fence) -> Option<Epoch> {
+/// The epochs of the claim files of `dir`.
+fn claim_files(context: &Context<'_>, dir: &Path) -> kaas_substrate::Result<BTreeSet<Epoch>> {
+    let entries = context.substrate.list(dir)?.into_iter();
+    Ok(entries
+        .filter(|entry| entry.kind == EntryKind::File)
+        .filter_map(|entry| claim_epoch(&entry.name))
+        .collect())
+}
+
+fn highest_claimed(fence: &FenceContent) -> Option<Epoch> {
     let claimed = fence.used.iter().rev().find(|(_, record)| matches!(record, FenceRecord::Claimed { .. }));
     claimed.and_then(|(at, _)| u32::try_from(*at).ok()).and_then(Epoch::new)
 }
 
 /// What is wrong with the fence itself.
-fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<Epoch>) -> Vec<Finding> {
+fn judge(
+    fence: &FenceContent,
+    path: &Path,
+    claims: &BTreeSet<Epoch>,
+    written: Option<Epoch>,
+) -> Vec<Finding> {
     let mut findings = Vec::new();
     let position = |at: u64| at * RECORD_BYTES as u64;
     let vouches = |record: &FenceRecord| matches!(record, FenceRecord::Claimed { .. } | FenceRecord::Born);
@@ -131,7 +122,7 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
     let born =
         fence.used.iter().rev().find(|(_, record)| *record == FenceRecord::Born).map_or(0, |(at, _)| *at);
 
-    let is_claimed = |epoch: Epoch| matches!(fence.record_of(epoch), Some(FenceRecord::Claimed { .. }));
+    let is_claimed = |epoch: Epoch| matches!(record_of(fence, epoch), Some(FenceRecord::Claimed { .. }));
     let unfinished = claims.iter().rev().find(|epoch| !is_claimed(**epoch));
     let damaged = fence.used.iter().filter_map(|(at, record)| match record {
         FenceRecord::Damaged(damage) => Some((*at, damage)),
@@ -150,11 +141,14 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
         };
         findings.push(Finding::new(kind, path, format!("record of epoch {at}: {damage}")).at(position(at)));
     }
+    let impossible = out_of_reach(fence, path, written);
+    let is_possible = impossible.is_none();
+    findings.extend(impossible);
     // Below the highest claim everything is used, back to the birth.
     let mut next = born + 1;
     for (at, _) in &fence.used {
         if *at >= next && next < top {
-            if *at > next {
+            if *at > next && is_possible {
                 let problem =
                     format!("epochs {next} to {} below the claimed epoch {top} have no record", at - 1);
                 findings.push(Finding::new(Kind::FenceGap, path, problem).at(position(next)));
@@ -168,6 +162,7 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
         findings.push(Finding::new(Kind::ClaimUnfinished, path, problem).at(position(*at)));
     }
     if let Some(written) = written
+        && is_possible
         && u64::from(written.get()) > fence.used.last().map_or(0, |(at, _)| *at)
     {
         let problem =
@@ -185,9 +180,47 @@ fn judge(fence: &Fence, path: &Path, claims: &BTreeSet<Epoch>, written: Option<E
     findings
 }
 
+/// The highest epoch of which the fence has a record, damaged or not.
+fn highest_used(fence: &FenceContent) -> Option<Epoch> {
+    fence.used.last().map_or(Some(Epoch::NONE), |(at, _)| u32::try_from(*at).ok().and_then(Epoch::new))
+}
+
+/// An epoch, of the fence or of a file beside it, that no claims can have led to. One of them is enough: what else is wrong
+/// with the fence follows from it.
+fn out_of_reach(fence: &FenceContent, path: &Path, written: Option<Epoch>) -> Option<Finding> {
+    let finding = |problem: String| Finding::new(Kind::EpochOutOfReach, path, problem).certain();
+    let records = fence.length.div_ceil(RECORD_BYTES as u64);
+    let highest = highest_used(fence);
+    match fence.endless_zeros_below {
+        Some(at) if at == records => {
+            let problem = format!(
+                "it has {} bytes, which ends in more empty records than any claim leaves",
+                fence.length
+            );
+            return Some(finding(problem));
+        }
+        Some(at) => {
+            let problem =
+                format!("it has a record of epoch {at}, and more empty ones below it than any claim leaves");
+            return Some(finding(problem).at(at * RECORD_BYTES as u64));
+        }
+        None => {}
+    }
+    let Some(highest) = highest.filter(|highest| !is_out_of_reach(*highest, *highest)) else {
+        let at = fence.used.last().map_or(0, |(at, _)| *at);
+        let problem = format!("it has a record of epoch {at}; no cluster comes so far");
+        return Some(finding(problem).at(at * RECORD_BYTES as u64));
+    };
+    let written = written.filter(|written| is_out_of_reach(*written, highest))?;
+    Some(finding(format!(
+        "a manifest, checkpoint, segment, journal or snapshot beside it has epoch {written} in its name; the fence has \
+         used no epoch above {highest}, and a claim cannot skip as many"
+    )))
+}
+
 /// That the directory was taken away from everybody who might claim it. Where a deletion has renamed its topic aside this
 /// is as it should be.
-fn taken_away(context: &Context<'_>, dir: &Path, fence: &Fence) -> Option<Finding> {
+fn taken_away(context: &Context<'_>, dir: &Path, fence: &FenceContent) -> Option<Finding> {
     let Some((0, FenceRecord::TakenAway { by })) = fence.used.first() else { return None };
     // Asked after the mark was read: a deletion renames first.
     let kind = match is_in_place(context.substrate, dir) {
@@ -218,13 +251,18 @@ fn check_claims(
     context: &Context<'_>,
     dir: &Path,
     claims: &BTreeSet<Epoch>,
-    fence: &Fence,
+    fence: &FenceContent,
     findings: &mut Vec<Finding>,
 ) -> Option<Timestamp> {
     let mut newest = None;
     let highest = highest_claimed(fence);
     for epoch in claims {
         let path = claim_path(dir, *epoch);
+        if highest_used(fence).is_some_and(|highest| is_out_of_reach(*epoch, highest)) {
+            let problem = "the fence has used no epoch that a claim can skip to it from";
+            findings.push(Finding::new(Kind::ClaimOutOfReach, &path, problem).certain());
+            continue;
+        }
         let claim = match read_claim(context, &path, *epoch) {
             Ok(Some(claim)) => claim,
             // Collected since the listing.
@@ -235,7 +273,7 @@ fn check_claims(
             }
         };
         newest = newest.max(i64::try_from(claim.claimed_at_ms).ok().map(Timestamp));
-        let unfinished = match fence.record_of(*epoch) {
+        let unfinished = match record_of(fence, *epoch) {
             Some(FenceRecord::Claimed { owner }) if *owner == named_as(&claim, owner) => continue,
             // A claim that came too late: the first owner's file was collected, which made room for another's.
             Some(FenceRecord::Claimed { .. }) if highest > Some(*epoch) => {
@@ -262,12 +300,8 @@ fn check_claims(
         };
         findings.push(Finding::new(Kind::ClaimUnfinished, &path, unfinished));
     }
-    // The listing may be older than the fence; a later claim removes this one, and is in a later listing itself.
-    let is_gone = |highest: &Epoch| {
-        let listed = context.substrate.list(dir).unwrap_or_default();
-        !listed.iter().filter_map(|entry| claim_epoch(&entry.name)).any(|epoch| epoch >= *highest)
-    };
-    if let Some(highest) = highest.filter(|highest| !claims.contains(highest) && is_gone(highest)) {
+    // A later claim removes this one, and is listed itself.
+    if let Some(highest) = highest.filter(|highest| claims.last() < Some(highest)) {
         let problem = "the highest epoch's claim file is not there";
         findings.push(Finding::new(Kind::ClaimMissing, &claim_path(dir, highest), problem));
     }
@@ -323,7 +357,7 @@ mod tests {
     use super::*;
 
     fn judged_with(claims: &[u32], used: Vec<(u64, FenceRecord)>, written: u32) -> Vec<Kind> {
-        let fence = Fence { length: 64 * RECORD_BYTES as u64, used };
+        let fence = FenceContent { length: 64 * RECORD_BYTES as u64, used, ..FenceContent::default() };
         let claims = claims.iter().filter_map(|epoch| Epoch::new(*epoch)).collect();
         let findings = judge(&fence, Path::new("fence"), &claims, Epoch::new(written));
         findings.iter().map(|finding| finding.kind).collect()

@@ -129,8 +129,7 @@ impl<'a> PartitionCheck<'a> {
         identity::check(self.context, self.dir, expected, &mut self.findings);
         self.findings.extend(self.view.foreign.iter().cloned());
         let names = &self.view.names;
-        let claims =
-            leaders::check(self.context, self.dir, &names.claims, names.written(), &mut self.findings);
+        let claims = leaders::check(self.context, self.dir, names.written(), &mut self.findings);
         self.counts.newest = self.counts.newest.max(claims.newest);
 
         let empty = Manifest::default();

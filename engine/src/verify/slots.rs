@@ -13,7 +13,6 @@ use super::{Context, Examined, cluster, leaders};
 use crate::journal::{Inspected, OpenError, inspect, is_journal_file, is_snapshot_file};
 use crate::leadership::{FENCE_NAME, claim_epoch};
 use crate::manifest::versioned::FileVersion;
-use crate::types::Epoch;
 
 /// Looks at a slot; once more if it may have been changed meanwhile.
 pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
@@ -29,7 +28,7 @@ pub(super) fn examine(context: &Context<'_>, dir: &Path) -> Examined {
 fn look(context: &Context<'_>, dir: &Path) -> Examined {
     let mut examined = Examined::default();
     let findings = &mut examined.findings;
-    let Some(Names { claims, versions, snapshot }) = names(context, dir, findings) else {
+    let Some(Names { versions, snapshot }) = names(context, dir, findings) else {
         return examined;
     };
     let inspected = inspect(context.substrate, dir);
@@ -40,7 +39,7 @@ fn look(context: &Context<'_>, dir: &Path) -> Examined {
     // Another slot's file says nothing about who led here.
     let written =
         versions.into_iter().filter(|version| Some(*version) != foreign).map(|version| version.epoch);
-    let led = leaders::check(context, dir, &claims, written.max(), findings);
+    let led = leaders::check(context, dir, written.max(), findings);
     examined.counts.newest = led.newest;
     match inspected {
         Ok(None) => {
@@ -91,7 +90,6 @@ fn as_finding(error: &OpenError, dir: &Path) -> Finding {
 /// What the names in a slot's directory say.
 #[derive(Debug, Default)]
 struct Names {
-    claims: BTreeSet<Epoch>,
     /// Of journals and snapshots.
     versions: BTreeSet<FileVersion>,
     /// One of the snapshots.
@@ -118,7 +116,7 @@ fn names(context: &Context<'_>, dir: &Path, findings: &mut Vec<Finding>) -> Opti
             EntryKind::Dir if name == QUARANTINE_DIR => {
                 strays.tell(Kind::Quarantine, &entry.name, "a repair has put something aside");
             }
-            EntryKind::File if claim.is_some() => names.claims.extend(claim),
+            EntryKind::File if claim.is_some() => {}
             EntryKind::File if version.is_some() => {
                 names.versions.extend(version);
                 if is_snapshot_file(&entry.name) {
@@ -140,9 +138,9 @@ pub(super) fn examine_controller(context: &Context<'_>, dir: &Path) -> Examined 
     let findings = &mut examined.findings;
     if context.substrate.list(dir).is_err_and(|error| error.is_not_found()) {
         findings.push(Finding::new(Kind::FenceMissing, dir, "the controller's directory is not there"));
-    } else if let Some(Names { claims, .. }) = names(context, dir, findings) {
+    } else if names(context, dir, findings).is_some() {
         let written = dir.parent().and_then(|cluster| cluster::written(context.substrate, cluster));
-        examined.counts.newest = leaders::check(context, dir, &claims, written, findings).newest;
+        examined.counts.newest = leaders::check(context, dir, written, findings).newest;
     }
     strays::explain(context.substrate, dir, &mut examined.findings);
     examined

@@ -28,6 +28,8 @@ pub(super) struct Led<'a> {
     taken_away: bool,
     /// Records of the fence are missing or damaged.
     full_of_holes: bool,
+    /// That something has an epoch which no claim can go above.
+    out_of_reach: Option<String>,
 }
 
 impl<'a> Led<'a> {
@@ -39,6 +41,7 @@ impl<'a> Led<'a> {
         findings: &[Finding],
     ) -> Self {
         let has = |kinds: &[Kind]| findings.iter().any(|finding| kinds.contains(&finding.kind));
+        let out_of_reach = findings.iter().find(|finding| finding.kind == Kind::EpochOutOfReach);
         Self {
             context,
             substrate,
@@ -53,12 +56,17 @@ impl<'a> Led<'a> {
                 Kind::FenceRecordDamaged,
                 Kind::FenceDamaged,
             ]),
+            out_of_reach: out_of_reach
+                .map(|finding| format!("{}: {}. {}", finding.kind.code(), finding.problem, finding.action)),
         }
     }
 
     /// Why the directory cannot be led; `None` if it can.
     pub(super) fn refusal(&self) -> Option<String> {
         super::refusal(self.context.substrate, self.dir).or_else(|| self.in_place().err()).or_else(|| {
+            if self.out_of_reach.is_some() {
+                return self.out_of_reach.clone();
+            }
             if self.fenceless && !self.context.options.brokers_stopped {
                 return Some(format!(
                     "{}: whoever led here last may still have the old fence open, and a new one would not tell it that it is \
@@ -120,9 +128,19 @@ impl<'a> Led<'a> {
                 Err(error) if error.is_not_found() => Vec::new(),
                 entries => entries.map_err(|error| said(&error))?,
             };
-            let claimed = claims.iter().filter_map(|entry| leadership::claim_epoch(&entry.name)).max();
-            let highest = written.max(claimed.unwrap_or(Epoch::NONE)).max(self.steward.controller_epoch());
-            return Ok(highest.next());
+            let controller = self.steward.controller_epoch();
+            let led = Some(controller).filter(|controller| *controller > Epoch::NONE).unwrap_or(written);
+            if leadership::is_out_of_reach(written, led) {
+                return Err(format!(
+                    "a file here has epoch {written} in its name, and the controller has come to {controller} only: a fence \
+                     that is made for it is of no use to any broker. Find out how it came here, move it out of the data \
+                     directory, and repair again"
+                ));
+            }
+            let highest = written.max(controller);
+            let claimed = claims.iter().filter_map(|entry| leadership::claim_epoch(&entry.name));
+            let claimed = claimed.filter(|epoch| !leadership::is_out_of_reach(*epoch, highest)).max();
+            return Ok(claimed.map_or(highest, |claimed| claimed.max(highest)).next());
         }
         let claimed = leadership::highest(volume, self.dir).map_err(|error| said(&error))?;
         let next = claimed.max(written).next();

@@ -178,7 +178,8 @@ impl Looked<'_> {
             let name = finding.file.file_name().unwrap_or_default();
             if is_file(name) && is_put_aside(finding.kind) {
                 // Everything else is removed by whoever leads, or written anew.
-                let is_strange = matches!(finding.kind, Kind::UnknownFile | Kind::ForeignFile);
+                let is_strange =
+                    matches!(finding.kind, Kind::UnknownFile | Kind::ForeignFile | Kind::ClaimOutOfReach);
                 found.push(Quarantined::whole(name, is_strange));
             }
         }
@@ -260,6 +261,7 @@ fn is_put_aside(kind: Kind) -> bool {
             | Kind::SnapshotDiffers
             | Kind::ClaimDamaged
             | Kind::ClaimDisagrees
+            | Kind::ClaimOutOfReach
             | Kind::IdentityDamaged
             | Kind::SegmentBehindRelease
     )

@@ -81,6 +81,7 @@ pub(super) fn is_repairable(kind: Kind) -> bool {
             | Kind::Unreadable
             | Kind::WrongType
             | Kind::ForeignDirectory
+            | Kind::EpochOutOfReach
             | Kind::NotShown
             | Kind::InProgress
     )

@@ -125,6 +125,7 @@ impl SlotRepair<'_> {
                         finding.action
                     ));
                 }
+                Kind::ClaimOutOfReach => plan.quarantine.push(Quarantined::whole(name, true)),
                 Kind::ClaimDamaged | Kind::ClaimDisagrees => {
                     plan.quarantine.push(Quarantined::whole(name, false));
                 }
