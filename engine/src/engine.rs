@@ -124,7 +124,7 @@ impl Engine {
     }
 
     /// The space put aside for a full volume. Who runs the engine replenishes it at the start, now and then, and often
-    /// while it is lent; without that there is none.
+    /// while it is in use; without that there is none.
     pub fn reserve(&self) -> &Arc<Reserve> {
         &self.shared.reserve
     }

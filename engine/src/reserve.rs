@@ -3,10 +3,10 @@
 //!
 //! The reserve has two parts, since a volume can be short of either: bytes, a file of zeros at the root whose length says
 //! whether it is there; and names, files without content in a directory at the root (a file system may be out of inodes
-//! while most of its bytes are free). When a small write of that kind finds the volume full, a part is lent: the file is
-//! cut to nothing, or the files are removed, and the write tried again. While bytes are lent nothing else is appended, and
-//! while names are lent no append begins a file, or what was freed would be gone at once; [`Reserve::replenish`] puts it
-//! back when there is room. Its methods block, those that only ask whether it is lent apart.
+//! while most of its bytes are free). When a small write of that kind finds the volume full, a part is released: the file is
+//! cut to nothing, or the files are removed, and the write tried again. While bytes are in use nothing else is appended, and
+//! while names are in use no append begins a file, or what was freed would be gone at once; [`Reserve::replenish`] puts it
+//! back when there is room. Its methods block, those that only ask whether it is in use apart.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -42,7 +42,7 @@ const SPARE_NAMES: usize = 32;
 /// Names that must be left beside those when they are put back.
 const ROOM_NAMES: usize = 8;
 
-/// How long lending waits for a thread that is just putting the reserve back.
+/// How long a release waits for a thread that is just putting the reserve back.
 const WAIT: Duration = Duration::from_secs(5);
 
 /// Errors that may mean that the volume is full.
@@ -89,9 +89,9 @@ pub struct Reserve {
     substrate: Arc<dyn Substrate>,
     time: Time,
     /// True from when the bytes were given up, or could not be put aside, until they are there.
-    bytes_lent: AtomicBool,
+    bytes_in_use: AtomicBool,
     /// The same of the names.
-    names_lent: AtomicBool,
+    names_in_use: AtomicBool,
     /// A thread changes the file.
     changing: AtomicBool,
 }
@@ -103,26 +103,32 @@ impl Reserve {
     }
 
     pub(crate) fn timed(substrate: Arc<dyn Substrate>, time: Time) -> Self {
-        let lent = || AtomicBool::new(false);
-        Self { substrate, time, bytes_lent: lent(), names_lent: lent(), changing: AtomicBool::new(false) }
+        let unused = || AtomicBool::new(false);
+        Self {
+            substrate,
+            time,
+            bytes_in_use: unused(),
+            names_in_use: unused(),
+            changing: AtomicBool::new(false),
+        }
     }
 
     /// Whether a part of it is used, or may be, by what had to be written on the full volume. Answers from memory.
-    pub fn is_lent(&self) -> bool {
-        self.are_bytes_lent() || self.names_lent.load(Ordering::Acquire)
+    pub fn is_in_use(&self) -> bool {
+        self.are_bytes_in_use() || self.names_in_use.load(Ordering::Acquire)
     }
 
     /// The same of the bytes. Answers from memory.
-    pub fn are_bytes_lent(&self) -> bool {
-        self.bytes_lent.load(Ordering::Acquire)
+    pub fn are_bytes_in_use(&self) -> bool {
+        self.bytes_in_use.load(Ordering::Acquire)
     }
 
-    /// Runs `write`, which must be good to run again; if the volume is full, lends the reserve, one part after the other,
+    /// Runs `write`, which must be good to run again; if the volume is full, releases the reserve, one part after the other,
     /// and runs it once more after each.
     pub fn with<T, E: MayBeNoSpace>(&self, mut write: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         for _ in 0..2 {
             match write() {
-                Err(error) if error.is_no_space() && self.lend() => {}
+                Err(error) if error.is_no_space() && self.release() => {}
                 outcome => return outcome,
             }
         }
@@ -131,12 +137,12 @@ impl Reserve {
 
     /// Frees a part of the reserve, first the one that the volume is probably short of. True if it is worth trying again:
     /// there was one, or another thread has just freed it.
-    pub fn lend(&self) -> bool {
+    pub fn release(&self) -> bool {
         let deadline = self.time.elapsed() + WAIT;
         let _alone = loop {
             match Alone::enter(&self.changing) {
                 Some(alone) => break alone,
-                None if self.time.elapsed() > deadline => return self.is_lent(),
+                None if self.time.elapsed() > deadline => return self.is_in_use(),
                 None => self.time.sleep(Duration::from_millis(1)),
             }
         };
@@ -164,7 +170,7 @@ impl Reserve {
                 Err(error) => tracing::warn!(%error, "cannot free the space put aside for a full volume"),
             }
         }
-        self.is_lent()
+        self.is_in_use()
     }
 
     /// True if there were bytes put aside, and now they are free.
@@ -176,7 +182,7 @@ impl Reserve {
         let held = file.length()? > 0;
         if held {
             // Said first: nobody may take for room what is freed now.
-            self.bytes_lent.store(true, Ordering::Release);
+            self.bytes_in_use.store(true, Ordering::Release);
             file.set_length(0)?;
             file.sync_data()?;
         }
@@ -189,7 +195,7 @@ impl Reserve {
         if spare.is_empty() {
             return Ok(false);
         }
-        self.names_lent.store(true, Ordering::Release);
+        self.names_in_use.store(true, Ordering::Release);
         self.remove_names(&spare)?;
         Ok(true)
     }
@@ -212,18 +218,18 @@ impl Reserve {
         Ok(())
     }
 
-    /// Puts aside what of the reserve is not there. To be called at the start, now and then, and often while it is lent. A
-    /// volume without the room is no error: then the reserve is lent, until a later call finds room.
+    /// Puts aside what of the reserve is not there. To be called at the start, now and then, and often while it is in use. A
+    /// volume without the room is no error: then the reserve counts as in use, until a later call finds room.
     pub fn replenish(&self) -> Result<(), EngineError> {
         let Some(_alone) = Alone::enter(&self.changing) else { return Ok(()) };
-        let was_lent = self.is_lent();
+        let was_in_use = self.is_in_use();
         let bytes = self.put_bytes_aside(Path::new(RESERVE_FILE))?;
-        self.bytes_lent.store(!bytes, Ordering::Release);
+        self.bytes_in_use.store(!bytes, Ordering::Release);
         let names = self.put_names_aside()?;
-        self.names_lent.store(!names, Ordering::Release);
-        match self.is_lent() {
-            false if was_lent => tracing::info!("there is room on the volume again"),
-            true if !was_lent => {
+        self.names_in_use.store(!names, Ordering::Release);
+        match self.is_in_use() {
+            false if was_in_use => tracing::info!("there is room on the volume again"),
+            true if !was_in_use => {
                 tracing::warn!(
                     bytes,
                     names,
@@ -333,23 +339,23 @@ mod tests {
         let volume = Arc::new(Memory::with_capacity(4 << 20));
         let reserve = Reserve::new(Arc::<Memory>::clone(&volume));
         reserve.replenish().unwrap();
-        assert!(!reserve.is_lent());
+        assert!(!reserve.is_in_use());
         fill(&volume);
         let write = || write_small(volume.as_ref(), Path::new("small"), b"text");
         assert!(write().unwrap_err().is_no_space());
         reserve.with(write).unwrap();
-        assert!(reserve.is_lent());
+        assert!(reserve.is_in_use());
         reserve.replenish().unwrap();
-        assert!(reserve.is_lent(), "there is no room for it");
+        assert!(reserve.is_in_use(), "there is no room for it");
         volume.remove_file(Path::new("ballast")).unwrap();
         reserve.replenish().unwrap();
-        assert!(!reserve.is_lent());
+        assert!(!reserve.is_in_use());
         fill(&volume);
         reserve.with(|| write_small(volume.as_ref(), Path::new("another"), b"text")).unwrap();
     }
 
     #[test]
-    fn what_an_earlier_run_put_aside_is_used_and_what_it_lent_is_known() {
+    fn what_an_earlier_run_put_aside_is_used_and_what_it_released_is_known() {
         let volume = Arc::new(Memory::with_capacity(4 << 20));
         Reserve::new(Arc::<Memory>::clone(&volume)).replenish().unwrap();
         fill(&volume);
@@ -357,7 +363,7 @@ mod tests {
         reserve.with(|| write_small(volume.as_ref(), Path::new("small"), b"text")).unwrap();
         let later = Reserve::new(Arc::<Memory>::clone(&volume));
         later.replenish().unwrap();
-        assert!(later.is_lent());
+        assert!(later.is_in_use());
     }
 
     #[test]

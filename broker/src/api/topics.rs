@@ -44,7 +44,7 @@ pub fn partition(topic: &Topic, index: i32) -> Result<u32, Failure> {
 /// Fails while what room the volume has is for cleaning up: partitions would take it, and leave none for deletions or a
 /// start of the broker.
 pub fn room_for_partitions(broker: &Broker) -> Result<(), Failure> {
-    if broker.engine.reserve().is_lent() {
+    if broker.engine.reserve().is_in_use() {
         let words = "The volume is full: no partitions are created until there is room.";
         return Err(Failure::new(ErrorCode::KAFKA_STORAGE_ERROR, words));
     }

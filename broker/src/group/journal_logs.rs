@@ -74,7 +74,7 @@ struct Shared {
 
 impl JournalLogs {
     /// The journals of the data directory that `substrate` is rooted at. Touches nothing yet. `reserve` is that of the
-    /// same volume: slots may be opened when it is full, but nothing is appended while the reserve is lent.
+    /// same volume: slots may be opened when it is full, but nothing is appended while the reserve is in use.
     pub fn new(
         substrate: Arc<dyn Substrate>,
         epochs: Arc<dyn SlotEpochs>,
@@ -226,7 +226,7 @@ fn log_error(slot: usize, error: &JournalError) -> GroupLogError {
 
 impl GroupLog for JournalLog {
     fn append(&self, records: &[Record]) -> LogFuture<()> {
-        if self.reserve.are_bytes_lent() {
+        if self.reserve.are_bytes_in_use() {
             return Box::pin(std::future::ready(Err(GroupLogError::NoSpace { slot: self.slot })));
         }
         self.outcome(self.journal.append(records))

@@ -106,7 +106,7 @@ impl PartitionKeeper for Keeper {
     }
 
     fn make_room(&self) -> bool {
-        self.partitions.engine.reserve().lend()
+        self.partitions.engine.reserve().release()
     }
 }
 

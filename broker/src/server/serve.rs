@@ -110,8 +110,8 @@ async fn keep_reserve(broker: Arc<Broker>) {
             () = tokio::time::sleep(pause) => {}
         }
         let reserve = Arc::clone(broker.engine.reserve());
-        pause = pause_after(pause, reserve.is_lent());
-        if !reserve.is_lent() {
+        pause = pause_after(pause, reserve.is_in_use());
+        if !reserve.is_in_use() {
             continue;
         }
         // Saturated threads are no reason to give up.
@@ -130,8 +130,8 @@ async fn keep_reserve(broker: Arc<Broker>) {
 }
 
 /// The pause before the next look, after one of `pause`.
-fn pause_after(pause: Duration, is_lent: bool) -> Duration {
-    if is_lent { (pause * 2).min(RESERVE_INTERVAL_MAX) } else { RESERVE_INTERVAL }
+fn pause_after(pause: Duration, is_in_use: bool) -> Duration {
+    if is_in_use { (pause * 2).min(RESERVE_INTERVAL_MAX) } else { RESERVE_INTERVAL }
 }
 
 /// Puts changes of the store into force, whoever made them.

@@ -173,7 +173,7 @@ impl Partition {
         let segments = Arc::clone(&*self.segments.read());
         for segment in segments.iter() {
             // One without timestamps is as old as the first look at it, whether or not retention comes as far as to it.
-            segment.dated(now);
+            segment.retention_timestamp(now);
         }
         let mut maintained = Maintained::default();
         match self.retention_start(&segments, &config, now) {
@@ -208,8 +208,8 @@ impl Partition {
             if state.end_offset > high_watermark || state.bytes == 0 {
                 break;
             }
-            let expired =
-                config.retention_ms >= 0 && now.0.saturating_sub(segment.dated(now).0) > config.retention_ms;
+            let expired = config.retention_ms >= 0
+                && now.0.saturating_sub(segment.retention_timestamp(now).0) > config.retention_ms;
             excess = excess.and_then(|excess| excess.checked_sub(state.bytes));
             if !expired && excess.is_none() {
                 break;
@@ -305,7 +305,7 @@ impl Partition {
         } else {
             write_manifest(writer, false)?;
         }
-        writer.doubtful = false;
+        writer.tail_uncertain = false;
         Ok(())
     }
 

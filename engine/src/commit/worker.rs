@@ -245,9 +245,9 @@ impl Partition {
     /// Fails if what room the volume has is for cleaning up: for bytes, or for a file where one must be begun.
     fn room(&self, writer: &Writer, roll: bool) -> Result<(), kaas_substrate::Error> {
         let reserve = &self.shared.reserve;
-        let begins_file = roll || writer.doubtful || writer.active.is_none();
-        let is_lent = if begins_file { reserve.is_lent() } else { reserve.are_bytes_lent() };
-        if !is_lent {
+        let begins_file = roll || writer.tail_uncertain || writer.active.is_none();
+        let is_in_use = if begins_file { reserve.is_in_use() } else { reserve.are_bytes_in_use() };
+        if !is_in_use {
             return Ok(());
         }
         let active = writer.active.as_ref();
@@ -264,7 +264,7 @@ impl Partition {
         now: Timestamp,
         config: &LogConfig,
     ) -> Result<(), EngineError> {
-        if writer.doubtful {
+        if writer.tail_uncertain {
             self.disown_tail(writer)?;
         }
         let _call = self.watch_call();
@@ -364,7 +364,7 @@ impl Partition {
     /// neither cut off nor written over, even by a leader that has just looked at its fence, before a manifest says
     /// that they do not count: see [`Self::disown_tail`]. A torn batch counts for nobody.
     fn leave_or_cut(&self, writer: &mut Writer, batches: &[Staged]) {
-        let Some(active) = writer.active.as_ref().filter(|_| !writer.doubtful) else { return };
+        let Some(active) = writer.active.as_ref().filter(|_| !writer.tail_uncertain) else { return };
         let first_batch_bytes = batches.first().map_or(0, Staged::bytes) as u64;
         let file = &active.open.file;
         let outcome = file.length().and_then(|length| {
@@ -372,7 +372,7 @@ impl Partition {
                 && !planted(Bug::CutDoubtfulTail);
             if whole { Ok(true) } else { file.set_length(active.position()).map(|()| false) }
         });
-        writer.doubtful = outcome.unwrap_or_else(|error| {
+        writer.tail_uncertain = outcome.unwrap_or_else(|error| {
             tracing::warn!(dir = %self.dir.display(), %error, "cannot cut off a half-written batch");
             true
         });

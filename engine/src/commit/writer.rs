@@ -52,17 +52,18 @@ pub(crate) struct Writer {
     pub(crate) flush_armed: bool,
     /// A timer will ask for the sync that could not be tried.
     pub(crate) sync_armed: bool,
-    /// A write that failed may have left whole batches behind the active segment's end: the file must not be written
-    /// to again, nor cut.
-    pub(crate) doubtful: bool,
+    /// What stands behind the active segment's end is not known: a write that failed may have left whole batches there. The
+    /// file must not be written to again, nor cut; the next append begins another.
+    pub(crate) tail_uncertain: bool,
     /// The producer snapshot of the recovery checkpoint in the active segment.
     pub(crate) checkpoint_state: Option<ProducerStateRef>,
     /// The producers where the unpinned segments begin: what the next manifest refers to.
     pub(crate) boundary: Boundary,
     /// Files that the durable manifest does not need; to be unlinked once the fence was read.
     pub(crate) garbage: Vec<PathBuf>,
-    /// Files that a manifest may name whose writing failed: they become garbage with the next one that is durable.
-    pub(crate) unsettled: Vec<PathBuf>,
+    /// Files that are garbage once the next manifest is durable: the writing of an earlier one that names them has failed, and
+    /// may have had its effect.
+    pub(crate) pending_garbage: Vec<PathBuf>,
     /// The last manifest written.
     pub(crate) manifest: Manifest,
     pub(crate) numbers: Numbers,
@@ -367,7 +368,7 @@ impl Writer {
         owned::write(&*self.substrate, &self.dir, MANIFEST, version, &self.identity, &manifest)?;
         self.numbers.manifest.wrote(version);
         self.manifest = manifest;
-        self.garbage.append(&mut self.unsettled);
+        self.garbage.append(&mut self.pending_garbage);
         Ok(())
     }
 

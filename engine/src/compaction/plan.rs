@@ -59,7 +59,7 @@ impl Compactable {
         let may = |segment: &&Arc<Segment>| {
             let young = config.min_compaction_lag_ms > 0
                 && segment.end_offset() > first_dirty
-                && segment.dated(now).0 > now.0.saturating_sub(config.min_compaction_lag_ms);
+                && segment.retention_timestamp(now).0 > now.0.saturating_sub(config.min_compaction_lag_ms);
             let stable = segment.end_offset() <= self.last_stable || planted(Bug::CompactPastStable);
             stable && !young
         };

@@ -89,7 +89,7 @@ impl Partition {
     /// is but for the segments that were exchanged already, and [`Partition::dirtiness`] has nothing to say for a while.
     pub fn compact_now(self: &Arc<Self>) -> Result<Compacted, EngineError> {
         let config = self.config();
-        if !config.compact || self.shared.reserve.is_lent() {
+        if !config.compact || self.shared.reserve.is_in_use() {
             return Ok(Compacted::default());
         }
         let Some(_running) = self.cleaner.begin() else { return Ok(Compacted::default()) };

@@ -11,7 +11,7 @@
 //! | the old files are unlinked | files that no manifest names: garbage |
 //!
 //! Where the manifest or the fence fails, the old segments go on being served, and nothing is unlinked before a later
-//! manifest has said that the copy does not count ([`Writer::unsettled`]).
+//! manifest has said that the copy does not count ([`Writer::pending_garbage`]).
 //!
 //! A reader that holds an old segment open reads on in it. One that comes to open it and finds it gone begins anew
 //! with the new list.
@@ -82,7 +82,7 @@ impl Partition {
             return Ok(Exchanged::NotWanted);
         };
         if let Some(last) = sources.last() {
-            output.dated_as(last);
+            output.inherit_fallback_timestamp(last);
         }
         let before = writer.manifest.first_dirty_offset;
         let compacted = first_dirty.map_or(before, |offset| offset.0.max(before));
@@ -95,7 +95,7 @@ impl Partition {
         let settled = self.write_manifest_of(writer, &list, false).and_then(|()| still_leading());
         if let Err(error) = settled {
             writer.manifest.first_dirty_offset = before;
-            writer.unsettled.extend(output.paths());
+            writer.pending_garbage.extend(output.paths());
             return Err(error);
         }
         let end = output.end_offset();

@@ -41,7 +41,7 @@ impl Partition {
 
     /// A reader has found that an entry of a segment's offset index is wrong. Does not block.
     pub(crate) fn offset_index_is_wrong(self: &Arc<Self>, segment: &Arc<Segment>, entry: OffsetPosition) {
-        if !segment.doubt_indexes() {
+        if !segment.mark_indexes_corrupt() {
             return;
         }
         let OffsetPosition { offset, position } = entry;
@@ -66,7 +66,7 @@ impl Partition {
         open: &OpenSegment,
         reason: Option<&str>,
     ) {
-        if !segment.doubt_indexes() {
+        if !segment.mark_indexes_corrupt() {
             return;
         }
         if let Some(reason) = reason {
@@ -131,7 +131,7 @@ impl Partition {
             }
         }
         // They go once a manifest is durable that names the new ones.
-        writer.unsettled.extend(replaced.into_iter().flatten());
+        writer.pending_garbage.extend(replaced.into_iter().flatten());
         self.write_manifest_of(writer, &segments, false)?;
         tracing::info!(segment = %name, dir = %self.dir.display(), "index files were built anew");
         self.remove_garbage(writer)

@@ -36,10 +36,11 @@ pub(crate) struct Segment {
     /// The one set of handle and indexes in use; kept here for the active segment, weakly through the cache for
     /// closed ones.
     open: Mutex<Option<Arc<OpenSegment>>>,
-    /// When retention first met the segment, if its records have no timestamps; `i64::MIN` before.
-    undated_since: AtomicI64,
+    /// When retention first met the segment, in milliseconds since 1970: it goes by that if no record has a timestamp.
+    /// `i64::MIN` before.
+    fallback_timestamp: AtomicI64,
     /// Its index files were found unusable or wrong.
-    indexes_doubted: AtomicBool,
+    indexes_corrupt: AtomicBool,
 }
 
 /// What changes about a segment.
@@ -93,8 +94,8 @@ impl Segment {
             leader_epochs: Vec::new(),
             state: Mutex::new(state),
             open: Mutex::new(None),
-            undated_since: AtomicI64::new(i64::MIN),
-            indexes_doubted: AtomicBool::new(false),
+            fallback_timestamp: AtomicI64::new(i64::MIN),
+            indexes_corrupt: AtomicBool::new(false),
         }
     }
 
@@ -165,19 +166,20 @@ impl Segment {
         self.state.lock().end_offset
     }
 
-    /// Takes the place of `other`, which was asked for its date before, if its records have no timestamps.
-    pub(crate) fn dated_as(&self, other: &Self) {
-        self.undated_since.store(other.undated_since.load(Ordering::Relaxed), Ordering::Relaxed);
+    /// Goes on with the fallback timestamp of `other`, whose place it takes: it does not become younger by it.
+    pub(crate) fn inherit_fallback_timestamp(&self, other: &Self) {
+        self.fallback_timestamp.store(other.fallback_timestamp.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// What retention by time goes by: the largest timestamp, or else when it was first asked for.
-    pub(crate) fn dated(&self, now: Timestamp) -> Timestamp {
+    /// What retention by time goes by: the largest timestamp of its records or, if they have none, the time of the first call,
+    /// whose `now` it was.
+    pub(crate) fn retention_timestamp(&self, now: Timestamp) -> Timestamp {
         let largest = self.state().max_timestamp;
         if largest.0 >= 0 {
             return largest;
         }
         let unset =
-            self.undated_since.compare_exchange(i64::MIN, now.0, Ordering::Relaxed, Ordering::Relaxed);
+            self.fallback_timestamp.compare_exchange(i64::MIN, now.0, Ordering::Relaxed, Ordering::Relaxed);
         Timestamp(unset.err().unwrap_or(now.0))
     }
 
@@ -219,9 +221,10 @@ impl Segment {
         self.state.lock().index_files = Some(files);
     }
 
-    /// Takes note that its index files are unusable or wrong. True the first time: then they are to be built anew.
-    pub(crate) fn doubt_indexes(&self) -> bool {
-        !self.indexes_doubted.swap(true, Ordering::Relaxed)
+    /// Marks its index files as corrupt: they cannot be read, or lead to the wrong place. True the first time, when the caller
+    /// has to have them built anew; false if somebody did so before.
+    pub(crate) fn mark_indexes_corrupt(&self) -> bool {
+        !self.indexes_corrupt.swap(true, Ordering::Relaxed)
     }
 
     /// Opens it, if it is not open yet; `earlier` are the segments before it. With the indexes as they are in its files, or,

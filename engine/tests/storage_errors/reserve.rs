@@ -17,26 +17,26 @@ fn volume(fault: &Fault) -> Arc<dyn Substrate> {
     Arc::new(Faulty::new(memory, Arc::clone(&fault.rules) as Arc<dyn Hook>))
 }
 
-/// Putting it aside: if that cannot be done it counts as lent, or the call says that it is not known.
+/// Putting it aside: if that cannot be done it counts as in use, or the call says that it is not known.
 fn put_aside(fault: &Fault) -> Outcome {
     let volume = volume(fault);
     let reserve = Reserve::new(Arc::clone(&volume));
     fault.arm();
     let outcome = match reserve.replenish() {
-        Ok(()) if reserve.is_lent() => Outcome::Refused,
+        Ok(()) if reserve.is_in_use() => Outcome::Refused,
         Ok(()) => Outcome::GoesOn,
         Err(_) => Outcome::RequestFails,
     };
     fault.mend();
     reserve.replenish().unwrap();
-    assert!(!reserve.is_lent());
+    assert!(!reserve.is_in_use());
     let there = volume.open(Path::new(RESERVE_FILE), OpenMode::Read).unwrap().length().unwrap();
     assert_eq!(there, 1 << 20);
     outcome
 }
 
 /// Lending it to a small write that finds the volume full.
-fn lend(fault: &Fault) -> Outcome {
+fn release(fault: &Fault) -> Outcome {
     let volume = volume(fault);
     let reserve = Reserve::new(Arc::clone(&volume));
     reserve.replenish().unwrap();
@@ -49,10 +49,10 @@ fn lend(fault: &Fault) -> Outcome {
     let outcome = if written.is_ok() { Outcome::GoesOn } else { Outcome::RequestFails };
     fault.mend();
     reserve.with(|| write_small(&*volume, Path::new("small"), b"text")).unwrap();
-    assert!(reserve.is_lent());
+    assert!(reserve.is_in_use());
     volume.remove_file(Path::new("ballast")).unwrap();
     reserve.replenish().unwrap();
-    assert!(!reserve.is_lent(), "put back when there is room");
+    assert!(!reserve.is_in_use(), "put back when there is room");
     outcome
 }
 
@@ -71,7 +71,7 @@ pub const CASES: &[Case] = &[
         1,
         put_aside,
     ),
-    case("lend: open the file", Point::Open, "~reserve", 1, lend),
-    case("lend: cut it", Point::SetLength, "~reserve", 1, lend),
-    case("lend: sync the cut", Point::SyncData, "~reserve", 1, lend),
+    case("release: open the file", Point::Open, "~reserve", 1, release),
+    case("release: cut it", Point::SetLength, "~reserve", 1, release),
+    case("release: sync the cut", Point::SyncData, "~reserve", 1, release),
 ];

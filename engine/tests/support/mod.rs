@@ -125,6 +125,12 @@ impl Volume {
     }
 }
 
+/// A test on a volume in memory, and on a directory of this machine.
+pub fn each_volume(test: impl Fn(Volume)) {
+    test(Volume::memory());
+    test(Volume::local());
+}
+
 pub fn identity() -> Identity {
     Identity { topic: "orders".into(), partition: 0, topic_id: [7; 16] }
 }
