@@ -15,7 +15,7 @@ use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
 use crate::partitions::{Cleaner, Maintenance, tell_stalls};
 
-/// How often it is looked whether the reserve is lent, and how soon after that it is tried for the first time to put it back.
+/// How often it is looked whether the reserve is in use, and how soon after that it is tried for the first time to put it back.
 const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Longest pause between two attempts, each of which writes to the full volume; they double from [`RESERVE_INTERVAL`].

@@ -100,6 +100,8 @@ pub enum Value {
     Number(u64),
     Bytes(Data),
     Maybe(Option<u64>),
+    /// First byte, and the one behind the last.
+    Range(Option<(u64, u64)>),
     Entries(Vec<(Data, EntryIs)>),
     Space {
         total: Option<u64>,
@@ -139,6 +141,7 @@ pub enum VolumeCall {
     CreateDir { dir: Data },
     List { dir: Data },
     Rename { from: Data, to: Data },
+    MoveFile { from: Data, to: Data },
     RemoveFile { path: Data },
     RemoveDir { dir: Data },
     SyncDir { dir: Data },
@@ -155,6 +158,7 @@ pub enum VolumeCall {
     WriteAllAt { handle: u64, bytes: Data, offset: u64 },
     SyncData { handle: u64 },
     Length { handle: u64 },
+    NextData { handle: u64, from: u64 },
     SetLength { handle: u64, length: u64 },
     Records { handle: u64 },
     ReadRecords { handle: u64, first_index: u64, count: usize },

@@ -104,6 +104,10 @@ impl Substrate for Remote {
         self.call(VolumeCall::Rename { from: Data::path(from), to: Data::path(to) }).map(drop)
     }
 
+    fn move_file(&self, from: &Path, to: &Path) -> Result<()> {
+        self.call(VolumeCall::MoveFile { from: Data::path(from), to: Data::path(to) }).map(drop)
+    }
+
     fn remove_file(&self, path: &Path) -> Result<()> {
         self.call(VolumeCall::RemoveFile { path: Data::path(path) }).map(drop)
     }
@@ -204,6 +208,13 @@ impl File for Handle {
 
     fn length(&self) -> Result<u64> {
         self.number(VolumeCall::Length { handle: self.number })
+    }
+
+    fn next_data(&self, from: u64) -> Result<Option<(u64, u64)>> {
+        match self.call(VolumeCall::NextData { handle: self.number, from })? {
+            Value::Range(range) => Ok(range),
+            other => panic!("no range: {other:?}"),
+        }
     }
 
     fn set_length(&self, length: u64) -> Result<()> {

@@ -78,6 +78,7 @@ impl Volume {
                 Ok(Value::Entries(entries.into_iter().map(entry).collect()))
             }
             VolumeCall::Rename { from, to } => volume.rename(&from.to_path(), &to.to_path()).map(done),
+            VolumeCall::MoveFile { from, to } => volume.move_file(&from.to_path(), &to.to_path()).map(done),
             VolumeCall::RemoveFile { path } => volume.remove_file(&path.to_path()).map(done),
             VolumeCall::RemoveDir { dir } => volume.remove_dir(&dir.to_path()).map(done),
             VolumeCall::SyncDir { dir } => volume.sync_dir(&dir.to_path()).map(done),
@@ -147,6 +148,7 @@ impl Volume {
             }
             VolumeCall::SyncData { handle } => file(handle).sync_data().map(|()| Value::Nothing),
             VolumeCall::Length { handle } => file(handle).length().map(Value::Number),
+            VolumeCall::NextData { handle, from } => file(handle).next_data(from).map(Value::Range),
             VolumeCall::SetLength { handle, length } => {
                 file(handle).set_length(length).map(|()| Value::Nothing)
             }
