@@ -129,13 +129,20 @@ fn the_log_says_that_a_volume_does_not_answer_and_when_it_does_again() {
 
     let frozen = disk.freeze();
     let waiting = client.send(&durability_support::calls::produce_request(TOPIC, 0, -1, records(1))).unwrap();
+    // One that is started meanwhile waits for the volume, too.
+    let another = kaas(&disk.path().join("another")).ready_within(2 * STALL);
+    let starting = std::thread::spawn(move || another.start().unwrap());
     std::thread::sleep(STALL);
     drop(frozen);
+    let started = starting.join().unwrap();
     let code = client.receive(waiting).unwrap().responses[0].partition_responses[0].error_code;
     assert!(matches!(code, ErrorCode::NONE | ErrorCode::REQUEST_TIMED_OUT), "{code:?}");
     wait_until("the log to say that it is over", || broker.said().contains("the volume answers again"));
-    let said = broker.said();
-    assert_eq!(said.matches("the volume does not answer").count(), 1, "{said}");
+    for broker in [broker, started] {
+        let said = broker.said();
+        assert_eq!(said.matches("the volume does not answer").count(), 1, "{said}");
+        assert!(said.contains("the volume answers again"), "{said}");
+    }
 }
 
 /// The first record of the n-th batch of a partition.

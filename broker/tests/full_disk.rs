@@ -22,6 +22,7 @@ use durability_support::record::{LARGE_FROM, Tag, batch};
 use durability_support::small_disk::SmallDisk;
 use durability_support::{PATIENCE, kaas, wait_until};
 use kaas_engine::batch::Producer;
+use kaas_engine::layout::{GROUP_SLOTS, slot_of};
 use kaas_engine::types::ProducerId;
 use kaas_fault_injection::process::BrokerProcess;
 use kaas_protocol::ErrorCode;
@@ -31,6 +32,8 @@ const TOPIC: &str = "hoard";
 const SPARE: &str = "spare";
 const PARTITIONS: i32 = 2;
 const GROUP: &str = "hoarders";
+/// One that has never committed, of another slot.
+const NEWCOMER: &str = "newcomer";
 const PRODUCER: u32 = LARGE_FROM;
 const OTHER_PRODUCER: u32 = LARGE_FROM + 1;
 /// About 40 KiB.
@@ -172,6 +175,7 @@ fn appends_fail_reads_go_on_and_space_back_means_appends_back() {
     }
     assert_eq!(refused, 3, "a full disk takes commits for ever");
     assert_eq!(writer.client.committed(GROUP, TOPIC, &[0, 1]).unwrap(), offsets);
+    expect_refused(&mut writer.client, NEWCOMER);
     let created = writer.client.create_topic("one-more", 1, &[]);
     assert!(matches!(created, Err(Failure::Refused { .. })), "{created:?}");
 
@@ -193,6 +197,7 @@ fn appends_fail_reads_go_on_and_space_back_means_appends_back() {
     wait_until("commits to succeed again", || {
         commit(&mut writer.client, &later).values().all(|code| code.is_none())
     });
+    expect_committed(&mut writer.client, NEWCOMER);
     writer.client.create_topic("one-more", 1, &[]).unwrap();
     writer.judge();
 
@@ -284,6 +289,9 @@ fn a_disk_without_inodes_takes_appends_and_deletions_and_restarts() {
 
     disk.take_inodes();
     writer.expect_appends();
+    // A group goes on committing where there are files for it.
+    expect_committed(&mut writer.client, GROUP);
+    expect_refused(&mut writer.client, NEWCOMER);
     let created = writer.client.create_topic("one-more", 1, &[]);
     assert!(matches!(created, Err(Failure::Refused { .. })), "{created:?}");
     writer.client.delete_topic(SPARE).unwrap();
@@ -305,7 +313,23 @@ fn a_disk_without_inodes_takes_appends_and_deletions_and_restarts() {
 
     disk.free_inodes();
     writer.expect_appends();
-    let codes = writer.client.commit(GROUP, TOPIC, &offsets).unwrap();
-    assert!(codes.values().all(|code| code.is_none()), "{codes:?}");
+    expect_committed(&mut writer.client, GROUP);
+    expect_committed(&mut writer.client, NEWCOMER);
     writer.judge();
+}
+
+/// The group's offset is not taken, and the group may ask again.
+fn expect_refused(client: &mut Client, group: &str) {
+    assert_ne!(slot_of(NEWCOMER, GROUP_SLOTS), slot_of(GROUP, GROUP_SLOTS));
+    let codes = client.commit(group, TOPIC, &BTreeMap::from([(0, 1), (1, 2)])).unwrap();
+    assert!(codes.values().all(|code| !code.is_none() && code.is_retriable()), "{codes:?}");
+}
+
+/// The group's offset is taken, at the latest when the broker has seen that there is room.
+fn expect_committed(client: &mut Client, group: &str) {
+    let offsets = BTreeMap::from([(0, 1), (1, 2)]);
+    wait_until("the commit to succeed", || {
+        client.commit(group, TOPIC, &offsets).unwrap().values().all(|code| code.is_none())
+    });
+    assert_eq!(client.committed(group, TOPIC, &[0, 1]).unwrap(), offsets);
 }

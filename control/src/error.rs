@@ -72,6 +72,10 @@ pub enum ControlError {
     #[error("data directory {} belongs to {what} {found}, not {expected}", dir.display())]
     ForeignDirectory { dir: PathBuf, what: &'static str, found: String, expected: String },
 
+    /// There is no data, but files of something else; nothing was touched.
+    #[error("{} holds no data of kaas, but something else: {found}", dir.display())]
+    NotEmpty { dir: PathBuf, found: String },
+
     /// There are topics, but nothing says which cluster they belong to; nothing was touched.
     #[error("{} holds topics but no cluster/meta.json: it was not written whole, or meta.json was removed", dir.display())]
     MissingMeta { dir: PathBuf },

@@ -189,6 +189,26 @@ fn foreign_newer_and_incomplete_directories_are_refused_and_not_touched() {
 }
 
 #[test]
+fn a_directory_that_is_in_use_for_something_else_is_refused_and_not_touched() {
+    on_every_volume(|substrate| {
+        put(substrate.as_ref(), "meta.properties", "cluster.id=abc\n");
+        for dir in ["orders-0", "orders-1", "orders-2", "lost+found", ".snapshot"] {
+            mkdir(substrate.as_ref(), dir);
+        }
+        let before = names(substrate.as_ref(), "");
+        let error = start(&substrate, &settings()).unwrap_err();
+        assert!(matches!(error, ControlError::NotEmpty { .. }), "{error}");
+        assert!(error.to_string().contains("and 1 more"), "{error}");
+        assert_eq!(names(substrate.as_ref(), ""), before);
+    });
+    on_every_volume(|substrate| {
+        mkdir(substrate.as_ref(), "slots");
+        let error = start(&substrate, &settings()).unwrap_err();
+        assert!(matches!(error, ControlError::MissingMeta { .. }), "{error}");
+    });
+}
+
+#[test]
 fn an_unfinished_birth_is_in_nobodys_way() {
     on_every_volume(|substrate| {
         mkdir(substrate.as_ref(), "~new-cluster-1");

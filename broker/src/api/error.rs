@@ -99,6 +99,7 @@ impl From<ControlError> for Failure {
             | ControlError::Damaged { .. }
             | ControlError::ForeignDirectory { .. }
             | ControlError::MissingMeta { .. }
+            | ControlError::NotEmpty { .. }
             | ControlError::Vanishing { .. }
             | ControlError::ProducerIdsExhausted
             | ControlError::Partition { .. }

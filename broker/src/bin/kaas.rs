@@ -26,7 +26,13 @@ fn main() -> ExitCode {
         Err(error) if options.set_by_environment && matches!(error, StartError::Config(_)) => {
             return fail(error.exit_code(), &format!("{error} (KAAS_SET sets it)"));
         }
-        Err(error) => return fail(error.exit_code(), &error),
+        Err(error) => {
+            let exit_code = fail(error.exit_code(), &error);
+            if let Some(hint) = error.hint() {
+                eprintln!("  hint: {hint}");
+            }
+            return exit_code;
+        }
     };
     let threads = options.worker_threads.map_or_else(server::default_worker_threads, usize::from);
     let runtime = match Builder::new_multi_thread().worker_threads(threads).enable_all().build() {

@@ -10,7 +10,6 @@ mod due;
 mod keeper;
 mod maintenance;
 mod registry;
-mod stalls;
 mod waiting;
 
 pub use cleaner::Cleaner;
@@ -18,5 +17,4 @@ pub use config::log_config;
 pub use keeper::Keeper;
 pub use maintenance::Maintenance;
 pub use registry::{OpenError, Partitions};
-pub use stalls::tell_stalls;
 pub use waiting::Wake;

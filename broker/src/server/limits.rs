@@ -4,9 +4,12 @@ use std::num::NonZero;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the number of file descriptors this process may open to what the system allows it; the number now.
-/// `None` means no limit.
-pub fn raise_descriptors() -> Option<u64> {
+/// With fewer file descriptors than this a broker with some topics comes to the end of them.
+const FEW_DESCRIPTORS: u64 = 4096;
+
+/// Raises the number of file descriptors this process may open to what the system allows it, and tells the log how many those
+/// are.
+pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -14,7 +17,14 @@ pub fn raise_descriptors() -> Option<u64> {
             tracing::warn!(%error, "cannot raise the limit of open files");
         }
     }
-    getrlimit(Resource::Nofile).current
+    match getrlimit(Resource::Nofile).current {
+        Some(few) if few < FEW_DESCRIPTORS => tracing::warn!(
+            limit = few,
+            hint = "raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd)",
+            "few files may be open: a partition in use takes two"
+        ),
+        limit => tracing::info!(limit, "files that may be open"),
+    }
 }
 
 /// Threads for the network where none are asked for: one a processor, at most 4.

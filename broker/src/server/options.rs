@@ -11,6 +11,7 @@ use clap::builder::{BoolishValueParser, FalseyValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum};
+use kaas_control::election::ClusterId;
 
 /// What `kaas --help` says below the options.
 const EXAMPLES: &str = "\
@@ -47,6 +48,16 @@ pub struct Options {
     /// Directory of all data; created if absent.
     #[arg(long, env = "KAAS_DATA_DIR", value_name = "DIR", default_value = "./kaas-data")]
     pub data_dir: PathBuf,
+
+    /// Refuse to start if the data directory holds no data: set it once the broker has started for the first time, so that a
+    /// volume that is not mounted is not taken for a new cluster.
+    #[arg(long, env = "KAAS_REQUIRE_DATA", value_parser = BoolishValueParser::new())]
+    pub require_data: bool,
+
+    /// The id that the cluster must have. A new data directory gets it; one with another id is refused. Default: whatever the
+    /// directory says, a random one for a new directory.
+    #[arg(long, env = "KAAS_CLUSTER_ID", value_name = "ID", value_parser = cluster_id)]
+    pub cluster_id: Option<ClusterId>,
 
     /// What the data directory is on. Found out by itself where the system says enough.
     #[arg(long, env = "KAAS_SUBSTRATE", value_name = "KIND", default_value = "auto")]
@@ -128,6 +139,10 @@ impl Options {
             let problem = "--memory keeps nothing on disk: it cannot be used with --data-dir";
             return Err(command.error(ErrorKind::ArgumentConflict, problem));
         }
+        if said("memory") && said("require_data") {
+            let problem = "--memory keeps nothing on disk: it cannot be used with --require-data";
+            return Err(command.error(ErrorKind::ArgumentConflict, problem));
+        }
         let mut options = Self::from_arg_matches(&matches)?;
         options.set_by_environment = matches.value_source("set") == Some(ValueSource::EnvVariable);
         Ok(options)
@@ -158,6 +173,10 @@ fn name_the_variable(
         }
         None => error,
     }
+}
+
+fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    ClusterId::parse(text).map_err(|error| error.to_string())
 }
 
 /// An address that clients can connect to.

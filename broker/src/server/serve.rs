@@ -13,7 +13,7 @@ use super::file_reads::EngineReads;
 use super::{Broker, StartError, Started};
 use crate::api::Requests;
 use crate::net::{Budget, Listener, Phase, Shutdown};
-use crate::partitions::{Cleaner, Maintenance, tell_stalls};
+use crate::partitions::{Cleaner, Maintenance};
 
 /// How often it is looked whether the reserve is in use, and how soon after that it is tried for the first time to put it back.
 const RESERVE_INTERVAL: Duration = Duration::from_millis(250);
@@ -64,7 +64,6 @@ impl Started {
         }
         tasks.spawn(follow_store(Arc::clone(&broker)));
         tasks.spawn(keep_reserve(Arc::clone(&broker)));
-        tasks.spawn(tell_stalls(Arc::clone(&broker)));
         tasks.spawn(coordinate_groups(Arc::clone(&broker)));
 
         shutdown.reached(Phase::Draining).await;

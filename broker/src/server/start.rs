@@ -4,26 +4,28 @@
 //! directory opened (lock, format, identity), then the rest. Nobody is answered before everything is there.
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use kaas_control::ControlError;
 use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
 use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
+use kaas_engine::layout::CLUSTER_DIR;
 use kaas_engine::{CleanerSettings, Engine, EngineSettings, Reserve, SystemClock};
-use kaas_substrate::recognise::{self, Choice, Family};
-use kaas_substrate::{Memory, Substrate};
+use kaas_substrate::recognise::{self, Choice, Family, Mount};
+use kaas_substrate::{Memory, Operation, Substrate};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::{Broker, Configs, HostPort, Options, SubstrateKind};
+use super::silence::tell_silence;
+use super::watched::{Calls, Watched};
+use super::{Broker, Configs, HostPort, Options, StartError, SubstrateKind};
 use crate::api::Sessions;
-use crate::config::{BrokerConfigs, ConfigError, ConfigMap, EffectiveBrokerConfig};
-use crate::group::state::{GroupConfig, GroupConfigError};
+use crate::config::{BrokerConfigs, ConfigMap, EffectiveBrokerConfig};
+use crate::group::state::GroupConfig;
 use crate::group::{GroupCoordinator, JournalLogs};
 use crate::net::{self, Bound, ConnectionLimits, ListenerError, Shutdown};
 use crate::partitions::{Keeper, Partitions};
@@ -41,70 +43,6 @@ const DECIDED_BY_FLAGS: [(&str, &str); 5] = [
     ("broker.id", "--node-id"),
 ];
 
-/// Why a broker does not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// A `--set` that is not valid.
-    #[error("--set: {0}")]
-    Config(#[from] ConfigError),
-    /// A `--set` of group coordination that is out of range.
-    #[error("--set: {0}")]
-    Group(#[from] GroupConfigError),
-    /// A `--set` of something that has a flag.
-    #[error("--set {name}=...: use {flag} instead")]
-    DecidedByFlag {
-        /// The config.
-        name: &'static str,
-        /// The flag.
-        flag: &'static str,
-    },
-    /// The host of `--listen` does not resolve.
-    #[error("cannot resolve the host of --listen {listen}: {source}")]
-    Resolve {
-        /// What was given.
-        listen: HostPort,
-        /// The system's words.
-        source: std::io::Error,
-    },
-    /// The address cannot be bound.
-    #[error(transparent)]
-    Listener(#[from] ListenerError),
-    /// The data directory cannot be created or opened.
-    #[error("cannot use data directory {}: {source}", dir.display())]
-    Directory {
-        /// The directory.
-        dir: PathBuf,
-        /// What is wrong.
-        source: kaas_substrate::Error,
-    },
-    /// The data directory is on a kind of volume that kaas cannot keep its guarantees on.
-    #[error("cannot use data directory: {0}")]
-    Volume(recognise::OpenError),
-    /// What the data directory holds cannot be used.
-    #[error("cannot use data directory {}: {source}", dir.display())]
-    Data {
-        /// The directory.
-        dir: PathBuf,
-        /// What is wrong.
-        source: ControlError,
-    },
-    /// The system gives no threads.
-    #[error("cannot start threads: {0}")]
-    Threads(std::io::Error),
-}
-
-impl StartError {
-    /// The exit code of `kaas`: 2 usage, 3 data directory, 4 address in use, 1 anything else.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Group(_) | Self::DecidedByFlag { .. } | Self::Resolve { .. } => 2,
-            Self::Directory { .. } | Self::Volume(_) | Self::Data { .. } => 3,
-            Self::Listener(ListenerError::InUse { .. }) => 4,
-            Self::Listener(_) | Self::Threads(_) => 1,
-        }
-    }
-}
-
 /// A broker that is ready to serve, with its sockets bound and its data directory open.
 #[derive(Debug)]
 pub struct Started {
@@ -120,14 +58,25 @@ pub fn start(options: &Options) -> Result<Started, StartError> {
     let configs = Configs::of(static_configs(options)?)?;
     let settings = Arc::new(net_settings(options, &configs));
     let (bound, bootstrap) = bind(options, &settings)?;
-    let (substrate, data_dir) = open_substrate(options)?;
+    let Volume { substrate, dir: data_dir, first_start_on } = open_volume(options)?;
     let failed = |source| StartError::Data { dir: data_dir.clone(), source };
 
-    let controller_settings =
-        ControllerSettings { node_id: options.node_id, cluster_id: None, ignore_lock: options.ignore_lock };
+    let controller_settings = ControllerSettings {
+        node_id: options.node_id,
+        cluster_id: options.cluster_id.clone(),
+        ignore_lock: options.ignore_lock,
+    };
     let start = || Controller::start(Arc::clone(&substrate), &controller_settings);
     // A full volume must not keep the broker from starting: how else would records be deleted?
     let controller = Arc::new(Reserve::new(Arc::clone(&substrate)).with(start).map_err(failed)?);
+    if let Some(mount) = first_start_on {
+        warn!(
+            data_dir = %data_dir.display(), cluster_id = %controller.cluster_id(), file_system = mount.file_system,
+            mounted_on = %mount.point.display(), device = mount.source,
+            hint = "if there should be data, stop kaas and mount its volume; --require-data refuses to start without data",
+            "the data directory was empty: this is a new cluster"
+        );
+    }
     let engine_settings = engine_settings(&configs);
     let io_threads = engine_settings.io.max_threads;
     let engine = Engine::open(Arc::clone(&substrate), engine_settings, Arc::new(SystemClock))
@@ -319,13 +268,32 @@ fn advertised(options: &Options, bootstrap: &HostPort) -> Option<HostPort> {
     }
 }
 
-fn open_substrate(options: &Options) -> Result<(Arc<dyn Substrate>, PathBuf), StartError> {
+/// What the data is on.
+struct Volume {
+    substrate: Arc<dyn Substrate>,
+    dir: PathBuf,
+    /// The mount, if there is no data there yet.
+    first_start_on: Option<Mount>,
+}
+
+/// Opens the volume. The log is told if that, or any later call, does not return.
+fn open_volume(options: &Options) -> Result<Volume, StartError> {
     if options.memory {
-        return Ok((Arc::new(Memory::new()), PathBuf::from("memory")));
+        let (substrate, dir) = (Arc::new(Memory::new()), PathBuf::from("memory"));
+        return Ok(Volume { substrate, dir, first_start_on: None });
     }
     let dir = std::path::absolute(&options.data_dir).unwrap_or_else(|_| options.data_dir.clone());
-    let failed = |source| StartError::Directory { dir: dir.clone(), source };
-    let mount = recognise::recognise(&dir).map_err(failed)?;
+    let calls = Arc::new(Calls::default());
+    tell_silence(&calls, &dir).map_err(StartError::Threads)?;
+    let opened = calls.watch(Operation::Open, &Arc::from(dir.as_path()), || open_directory(options, &dir));
+    let (substrate, first_start_on) = opened?;
+    Ok(Volume { substrate: Arc::new(Watched::new(substrate, calls)), dir, first_start_on })
+}
+
+/// The data directory as a substrate, and the mount if there is no data there.
+fn open_directory(options: &Options, dir: &Path) -> Result<(Arc<dyn Substrate>, Option<Mount>), StartError> {
+    let failed = |source| StartError::Directory { dir: dir.to_owned(), source };
+    let mount = recognise::recognise(dir).map_err(failed)?;
     let choice = match options.substrate {
         SubstrateKind::Auto if mount.family == Family::Unknown => {
             warn!(
@@ -339,11 +307,17 @@ fn open_substrate(options: &Options) -> Result<(Arc<dyn Substrate>, PathBuf), St
         SubstrateKind::Nfs => Choice::Nfs,
         SubstrateKind::Cephfs => Choice::CephFs,
     };
-    let substrate = recognise::open(&dir, choice).map_err(|error| match error {
+    let cluster = std::fs::symlink_metadata(dir.join(CLUSTER_DIR));
+    let has_no_data = cluster.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    if has_no_data && options.require_data {
+        let Mount { file_system, point: mounted_on, .. } = mount;
+        return Err(StartError::NoData { dir: dir.to_owned(), file_system, mounted_on });
+    }
+    let substrate = recognise::open(dir, choice).map_err(|error| match error {
         recognise::OpenError::Storage(source) => failed(source),
         refused => StartError::Volume(refused),
     })?;
-    Ok((substrate, dir.clone()))
+    Ok((substrate, has_no_data.then_some(mount)))
 }
 
 #[cfg(test)]
@@ -388,7 +362,7 @@ mod tests {
                 .into_iter()
                 .chain([data_dir.display().to_string()]);
             let options = <Options as clap::Parser>::try_parse_from(arguments).unwrap();
-            let error = open_substrate(&options).unwrap_err();
+            let error = open_volume(&options).map(|_| ()).unwrap_err();
             assert_eq!(error.exit_code(), 3);
             assert!(error.to_string().contains("leave --substrate out"), "{error}");
         }

@@ -102,6 +102,11 @@ impl SmallDisk {
         Frozen { mount: self.path() }
     }
 
+    /// Mounts it anew, so that nobody can write to it.
+    pub fn make_read_only(&self) {
+        run("mount", &["-o".as_ref(), "remount,ro".as_ref(), self.path().as_os_str()]);
+    }
+
     fn ballast(&self) -> PathBuf {
         self.path().join("ballast")
     }

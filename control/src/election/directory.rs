@@ -2,9 +2,10 @@
 //!
 //! It is the first directory of a data directory, so topics without it mean that it was taken away.
 
+use std::borrow::Cow;
 use std::path::Path;
 
-use kaas_engine::layout;
+use kaas_engine::layout::{self, SLOTS_DIR};
 use kaas_substrate::{Substrate, remove_tree};
 
 use super::ClusterId;
@@ -23,8 +24,16 @@ pub(super) fn open(substrate: &dyn Substrate, settings: &ControllerSettings) -> 
     let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let dir = substrate.root().to_owned();
     if !has(CLUSTER_DIR) {
-        if has(TOPICS_DIR) {
+        if has(TOPICS_DIR) || has(SLOTS_DIR) {
             return Err(ControlError::MissingMeta { dir });
+        }
+        let foreign: Vec<_> = entries
+            .iter()
+            .map(|entry| entry.name.to_string_lossy())
+            .filter(|name| is_foreign(name))
+            .collect();
+        if !foreign.is_empty() {
+            return Err(ControlError::NotEmpty { dir, found: some_of(&foreign) });
         }
         bear(substrate, settings)?;
         let unfinished = entries
@@ -54,6 +63,21 @@ pub(super) fn open(substrate: &dyn Substrate, settings: &ControllerSettings) -> 
             expected: expected.to_string(),
         }),
         _ => Ok(meta),
+    }
+}
+
+/// Whether a name in a directory without data says that the directory is in use for something else. Not what file systems and
+/// kaas itself leave there, nor hidden files.
+fn is_foreign(name: &str) -> bool {
+    name != "lost+found" && !name.starts_with(['~', '.'])
+}
+
+fn some_of(names: &[Cow<'_, str>]) -> String {
+    const SHOWN: usize = 3;
+    let shown = names.iter().take(SHOWN).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
     }
 }
 
