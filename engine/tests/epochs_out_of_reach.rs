@@ -57,7 +57,7 @@ fn open_error(volume: &Volume) -> EngineError {
     let Err(error) = volume.open_at(3) else { panic!("it was opened") };
     let EngineError::Claim(claim) = &error else { panic!("{error}") };
     assert!(matches!(**claim, ClaimError::OutOfReach { .. }), "{error}");
-    assert!(error.to_string().contains("kaas verify"), "{error}");
+    assert!(error.to_string().contains("kaas-engine verify"), "{error}");
     error
 }
 
@@ -145,7 +145,7 @@ fn a_fence_without_end_is_not_read_to_its_end() {
     let found = assert_found(&volume, Kind::EpochOutOfReach);
     assert!(found.problem.contains(&(1u64 << 40).to_string()), "{}", found.problem);
     let Err(error) = volume.open_at(3) else { panic!("it was opened") };
-    assert!(error.to_string().contains("kaas verify"), "{error}");
+    assert!(error.to_string().contains("kaas-engine verify"), "{error}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_journal_of_such_an_epoch_is_told_to_who_opens_the_slot() {
     data.assert_found(Kind::EpochOutOfReach, &format!("{SLOT}/fence"));
     let Err(error) = data.try_open_slot() else { panic!("it was opened") };
     assert!(
-        error.to_string().contains("kaas verify") && error.to_string().contains(&WILD.to_string()),
+        error.to_string().contains("kaas-engine verify") && error.to_string().contains(&WILD.to_string()),
         "{error}"
     );
 

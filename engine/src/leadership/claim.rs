@@ -32,7 +32,7 @@ use crate::types::Epoch;
 const MAX_CLAIM_BYTES: usize = 64 * 1024;
 
 /// What to do where an epoch is wild.
-const LOOK: &str = "`kaas verify` tells which file has such an epoch and what to do about it";
+const LOOK: &str = "`kaas-engine verify` tells which file has such an epoch and what to do about it";
 
 /// Why a claim failed.
 #[derive(Debug, thiserror::Error)]

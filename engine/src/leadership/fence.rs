@@ -211,7 +211,7 @@ pub(super) fn highest_used(fence: &dyn RecordFile, from: u64) -> Result<Option<E
     while end > from {
         if records - end > ZEROS_MAX {
             let problem = format!(
-                "it has {records} records, and none of the last {} says anything: no claim makes it so long; `kaas verify` tells \
+                "it has {records} records, and none of the last {} says anything: no claim makes it so long; `kaas-engine verify` tells \
                  what to do",
                 records - end
             );
