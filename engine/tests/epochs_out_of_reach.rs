@@ -125,6 +125,18 @@ fn a_fence_is_left_alone_until_it_is_moved_away() {
     }
 }
 
+/// Its epochs could not go on for long, and no verify would take it for sound.
+#[test]
+fn nobody_claims_above_what_a_cluster_can_come_to() {
+    let volume = closed();
+    let highest = 1 << 30;
+    write_record(&dir(&volume).join("fence"), highest, 1);
+    let Err(error) = volume.open_at(highest + 1) else { panic!("it was opened") };
+    let EngineError::Claim(claim) = &error else { panic!("{error}") };
+    assert!(matches!(**claim, ClaimError::OutOfRange { .. }), "{error}");
+    assert!(!dir(&volume).join("claim.40000001").exists());
+}
+
 #[test]
 fn a_leader_is_told_of_a_fence_that_nobody_can_lead() {
     let volume = closed();

@@ -169,7 +169,8 @@ impl Attempt<'_> {
 
     /// Checked before the claim file exists, so that a wild epoch leaves nothing behind.
     fn check_distance(&self, fence: &dyn RecordFile) -> Result<(), ClaimError> {
-        if index(self.epoch) - fill_from(fence, self.epoch)? > EPOCHS_SKIPPED_MAX {
+        let is_too_high = is_out_of_reach(self.epoch, self.epoch);
+        if is_too_high || index(self.epoch) - fill_from(fence, self.epoch)? > EPOCHS_SKIPPED_MAX {
             return Err(self.out_of_range(highest(self.substrate, self.dir)?));
         }
         Ok(())
