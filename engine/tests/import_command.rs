@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 
 use kaas_substrate::Substrate;
 use kafka::{Kafka, at, values};
-use place::{Place, names, text};
+use place::{Place, make_pipe, names, text};
 
 #[test]
 fn the_command_reports_and_exits() {
@@ -43,6 +43,27 @@ fn the_command_reports_and_exits() {
     let refused = place.import(&["--json", "kafka", "other"]);
     let json: serde_json::Value = serde_json::from_slice(&refused.stdout).unwrap();
     assert!(json["problems"][0]["hint"].as_str().unwrap().contains("--after-crash"), "{json}");
+}
+
+#[test]
+fn server_properties_are_read_and_what_is_none_is_refused() {
+    let place = Place::with(&Kafka::orders());
+    let command = ["--server-properties", "server.properties", "kafka", "data"];
+    let what_else = "name the server.properties that Kafka is started with";
+    let said = place.refused(2, &command);
+    assert!(said.contains("server.properties: No such file") && said.contains(what_else), "{said}");
+    make_pipe(&place.path("server.properties"));
+    assert!(place.refused(2, &command).contains("server.properties: it is no file"));
+    fs::remove_file(place.path("server.properties")).unwrap();
+    fs::write(place.path("file"), "started\n").unwrap();
+    symlink("file", place.path("server.properties")).unwrap();
+    assert!(place.refused(1, &command).contains("server.properties: it has no node.id"));
+    fs::write(place.path("file"), "node.id=1\nlog.retention.hours=1\npassword=secret\n").unwrap();
+    let output = place.import(&command);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("\n  retention.ms=3600000 (log.retention.hours in server.properties)\n"), "{said}");
+    assert!(!said.contains("secret"), "{said}");
 }
 
 #[test]

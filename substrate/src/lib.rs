@@ -41,7 +41,7 @@ pub use nfs::Nfs;
 pub use posix::{Mounted, create_root};
 pub use printable::{harmless, is_harmful, printable};
 pub use send::send_file;
-pub use small_files::{TEMPORARY_PREFIX, read_small, write_small};
+pub use small_files::{TEMPORARY_PREFIX, read_named, read_small, write_small};
 pub use traits::{
     Adoption, Entry, EntryKind, File, Kind, LockGuard, OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Record,
     RecordFile, Sharing, Space, Substrate,

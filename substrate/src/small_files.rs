@@ -1,8 +1,10 @@
 //! Small files that are written once and read whole: metadata, manifests, claims.
 
-use std::io::IoSlice;
+use std::fs::File;
+use std::io::{self, IoSlice, Read};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::paths::check_named;
@@ -40,6 +42,24 @@ fn read_once(substrate: &dyn Substrate, path: &Path, max_bytes: usize) -> Result
     let mut bytes = vec![0; length];
     let read = file.read_at(&mut bytes, 0)?;
     bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Reads a whole file that somebody has named, wherever it is. Links are followed; a pipe or a device is not waited for.
+///
+/// # Errors
+///
+/// What the system says, `InvalidInput` for what is no file, `FileTooLarge` for more than `max_bytes`.
+pub fn read_named(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
+    let file = File::from(rustix::fs::open(path, OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > max_bytes {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     Ok(bytes)
 }
 
@@ -88,6 +108,22 @@ mod tests {
         assert_eq!(read_small(&volume, path, 100).unwrap(), b"two");
         assert_eq!(volume.list(Path::new("d")).unwrap().len(), 1);
         assert_eq!(read_small(&volume, path, 2).unwrap_err().class, crate::ErrorClass::Invalid);
+    }
+
+    #[test]
+    fn a_named_file_is_read_through_a_link_and_nothing_but_files_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("file"), b"text").unwrap();
+        std::os::unix::fs::symlink("file", path("link")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, Mode::RWXU, 0)
+            .unwrap();
+        assert_eq!(read_named(&path("link"), 4).unwrap(), b"text");
+        let kind = |name: &str, max_bytes| read_named(&path(name), max_bytes).unwrap_err().kind();
+        assert_eq!(kind("file", 3), io::ErrorKind::FileTooLarge);
+        assert_eq!(kind("pipe", 4), io::ErrorKind::InvalidInput);
+        assert_eq!(kind("", 4), io::ErrorKind::InvalidInput);
+        assert_eq!(kind("nothing", 4), io::ErrorKind::NotFound);
     }
 
     #[test]

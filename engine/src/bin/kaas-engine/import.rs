@@ -11,7 +11,7 @@ use kaas_engine::import::{
     CARRIED_CONFIGS, ImportError, Options, Progress, Report, ServerProperties, Source, is_partition_dir, plan,
 };
 use kaas_substrate::recognise::{self, OpenError, check_access, nearest_existing, open_to_read};
-use kaas_substrate::{ErrorClass, Substrate};
+use kaas_substrate::{ErrorClass, Substrate, read_named};
 
 use crate::interrupt::{self, Then};
 use crate::shown::Shown;
@@ -119,14 +119,9 @@ fn options(args: &ImportArgs) -> Result<Options, Failed> {
 /// Largest `server.properties` that is read, in bytes.
 const SERVER_PROPERTIES_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads the file that was named; links are followed, and a pipe is not waited for.
+/// Reads the file that was named.
 fn server_properties(path: &Path) -> Result<ServerProperties, Failed> {
-    let read = || match std::fs::metadata(path)? {
-        file if !file.is_file() => Err(std::io::Error::other("it is no file")),
-        file if file.len() > SERVER_PROPERTIES_BYTES_MAX => Err(std::io::ErrorKind::FileTooLarge.into()),
-        _ => std::fs::read(path),
-    };
-    let bytes = read().map_err(|error| {
+    let bytes = read_named(path, SERVER_PROPERTIES_BYTES_MAX).map_err(|error| {
         (
             format!("{}: {error}", path.display()),
             Some("name the server.properties that Kafka is started with"),
