@@ -244,7 +244,7 @@ fn what_cannot_be_carried_over_is_told_before_anything_is_written() {
         bytes[16] = 1;
         kafka.log("orders-0", 6, &[bytes]);
     };
-    let cases: [(&str, Change); 15] = [
+    let cases: [(&str, Change); 17] = [
         ("message format 1", old_message),
         ("damaged behind offset 3", |kafka| {
             let mut bytes = values(3, 0, &["v3"]);
@@ -264,6 +264,12 @@ fn what_cannot_be_carried_over_is_told_before_anything_is_written() {
         }),
         ("leader epoch 0 at offset 6 comes behind 3", |kafka| {
             kafka.log("orders-0", 6, &[values(6, 0, &["v6"])]);
+        }),
+        ("it has leader epoch 2147483000, and those of kaas cannot go on", |kafka| {
+            kafka.log("orders-0", 6, &[values(6, 2_147_483_000, &["v6"])]);
+        }),
+        ("it has leader epoch 2000000, and", |kafka| {
+            kafka.put("orders-0/leader-epoch-checkpoint", b"0\n1\n2000000 7\n");
         }),
         ("has no leader epoch", |kafka| kafka.log("orders-0", 6, &[values(6, -1, &["v6"])])),
         ("partition 1 of \"orders\" is missing", |kafka| {

@@ -8,11 +8,12 @@ use super::missing::{check_bounds, missing};
 use super::source::{SourcePartition, shown};
 use super::{Problem, Progress};
 use crate::batch::{BatchHeader, EndMarker, MAGIC, read_marker};
+use crate::leadership::is_out_of_reach;
 use crate::log::indexes::{IndexImages, LogIndexes};
 use crate::log::scan::{BatchScanner, Check, Scanned};
 use crate::manifest::BatchCrcs;
 use crate::producer_state::{BatchMetadata, ProducerEntry, ProducerStates, Ring};
-use crate::types::{Offset, ProducerId, Timestamp};
+use crate::types::{Epoch, Offset, ProducerId, Timestamp};
 use crate::verify::counted;
 
 /// Largest producer snapshot that is read.
@@ -26,6 +27,8 @@ const OLD_LENGTH_MIN: i32 = 14;
 
 /// Most problems of one partition that are told.
 const PROBLEMS_MAX: usize = 20;
+
+const EPOCH_HINT: &str = "copy the topic to a new one with Kafka's tools, and import that";
 
 const GAP_HINT: &str = "restore the segments, or take another replica; if it was compacted, which leaves gaps: \
                         --server-properties FILE tells of a log.cleanup.policy, --gaps TOPIC takes it as it is";
@@ -161,6 +164,7 @@ impl Reader<'_> {
         self.read.end = self.expected.max(last).unwrap_or(Offset::ZERO);
         let known = partition.leader_epochs.last().map_or(0, |last| last.0);
         self.read.highest_epoch = known.max(self.epoch);
+        self.check_epoch();
         if self.read.log_start > self.read.end {
             // Kafka lets go of such a log, and begins a new one at the log start.
             self.read.end = self.read.log_start;
@@ -184,6 +188,16 @@ impl Reader<'_> {
         }
         self.check_transactions();
         Ok(())
+    }
+
+    /// Whether kaas' own epochs, which begin at 1, can go on above Kafka's.
+    fn check_epoch(&mut self) {
+        let highest = self.read.highest_epoch;
+        if Epoch::new(highest).is_none_or(|highest| is_out_of_reach(highest, Epoch::NONE)) {
+            let path = shown(&*self.partition.volume, &self.partition.dir);
+            let problem = format!("it has leader epoch {highest}, and those of kaas cannot go on above that");
+            self.problems.push(Problem::new(path, problem, EPOCH_HINT));
+        }
     }
 
     fn problem(&mut self, base: Offset, problem: String, hint: &'static str) {
