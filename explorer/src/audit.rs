@@ -1,6 +1,8 @@
 //! The last word on a run: everything that was acknowledged or served is there, `verify` finds nothing wrong, producers are
 //! still recognised, and recovery converges even if it is cut off at any of its steps.
 
+mod steps;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,26 +16,19 @@ use kaas_engine::verify::{Expected, Finding, Kind, Options, Progress, Severity, 
 use kaas_engine::{AppendError, AppendOptions, Isolation, Partition, Status};
 use kaas_substrate::OpenMode;
 
-use crate::choices::Stream;
+use self::steps::{damage_all, die_at_every_step_of_a_repair, lose_power_at_every_step, mend};
 use crate::clients::{Batch, check_sequences};
 use crate::cluster::{Cluster, Topic};
 use crate::compaction;
+use crate::data_dir;
 use crate::journals;
 use crate::leader::{open, wait};
 use crate::problem::Problem;
 use crate::process::{Faults, Process, START};
 use crate::reading::{Reading, read_all};
 use crate::records::{Fetched, decode};
-use crate::repair;
 use crate::replay::Replay;
 use crate::scheduler::Dead;
-
-/// Most steps at which a recovery is cut off.
-const RECOVERY_STEPS_MAX: u64 = 400;
-
-/// After so many steps of the run no round of compaction is cut off any more: the first of its groups of segments stand for the
-/// others; and no repair.
-const COMPACTION_STEPS_MAX: u64 = 60_000;
 
 /// Whether `verify` may find this, beside what is harmless: work that a kill or a loss of power cut off. Everything else is a
 /// problem, so that no kind of damage passes because somebody thinks less of it later.
@@ -48,7 +43,7 @@ fn may_be_found(cluster: &Cluster, kind: Kind) -> bool {
         Kind::FenceRecordTorn | Kind::FenceRecordDamaged => cluster.storage.has_torn_fences(),
         // After a loss of power, whole batches may stand behind a hole: unsynced ones, whose sectors arrived in any order.
         // `verify` cannot know that nobody was told of them; here that is checked.
-        Kind::DamagedTail => cluster.storage.has_lost_power(),
+        Kind::DamagedTail => cluster.storage.may_have_holes(),
         _ => false,
     }
 }
@@ -95,13 +90,13 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
         }
         Ending::Mended { loses_power } => {
             stop(cluster, loses_power);
-            cluster.topics.iter().for_each(|topic| repair::mend(cluster, topic));
+            mend(cluster);
         }
         Ending::RepairDies { loses_power } => {
             stop(cluster, loses_power);
             damage_all(cluster);
             die_at_every_step_of_a_repair(cluster, loses_power);
-            cluster.topics.iter().for_each(|topic| repair::mend(cluster, topic));
+            mend(cluster);
         }
     }
     // Twice: what is found the first time must be there the second time.
@@ -119,6 +114,9 @@ pub fn audit(cluster: &Arc<Cluster>, ending: Ending) {
             }
             journals::verify(cluster, slot);
             journals::look(cluster, slot);
+        }
+        if let Some(data_dir) = cluster.data_dir.as_ref().filter(|_| !cluster.scheduler.has_problems()) {
+            data_dir::look(cluster, data_dir);
         }
         let loses_power = match ending {
             Ending::Killed => false,
@@ -355,90 +353,4 @@ fn send(
     };
     let outcome = wait(cluster, ticket)?.unwrap_or(Err(NO_ANSWER));
     Ok(outcome.map(|appended| appended.base_offset.0))
-}
-
-/// Damages every partition, which nobody leads, in a few places.
-fn damage_all(cluster: &Cluster) {
-    for topic in &cluster.topics {
-        for _ in 0..=cluster.scheduler.below(Stream::EVENTS, 3) {
-            repair::damage(cluster, topic, false);
-        }
-    }
-}
-
-/// Lets a repair die, or power be lost, at its first call, and at later ones, some of which are left out, each time from the volume as it is now, and looks
-/// at what the next repair makes of it.
-fn die_at_every_step_of_a_repair(cluster: &Arc<Cluster>, loses_power: bool) {
-    let beginning = cluster.storage.fork();
-    let mut nth = 1;
-    while nth <= RECOVERY_STEPS_MAX && cluster.scheduler.steps() < COMPACTION_STEPS_MAX {
-        let mut have_died = false;
-        for topic in &cluster.topics {
-            if cluster.scheduler.has_problems() {
-                return;
-            }
-            let before = topic.history.lock().harm.clone();
-            if repair::mend_dying_at(cluster, topic, nth) {
-                have_died = true;
-                stop(cluster, loses_power);
-                repair::mend(cluster, topic);
-                look(cluster, topic, false);
-            }
-            cluster.kill_all();
-            topic.history.lock().harm = before;
-        }
-        cluster.storage.replace(beginning.fork(cluster.storage.choices()));
-        if !have_died {
-            return;
-        }
-        nth += 1 + cluster.scheduler.below(Stream::EVENTS, 4);
-    }
-}
-
-/// Lets power be lost at the first call of the recovery, or of a round of compaction behind it, at its second, and so on, each
-/// time from the volume as it is now, and looks at what the next recovery makes of it.
-fn lose_power_at_every_step(cluster: &Arc<Cluster>, of_compaction: bool) {
-    let beginning = cluster.storage.fork();
-    for nth in 1..=RECOVERY_STEPS_MAX {
-        let is_enough = of_compaction && cluster.scheduler.steps() > COMPACTION_STEPS_MAX;
-        if is_enough || cluster.scheduler.has_problems() {
-            return;
-        }
-        let process = cluster.process(cluster.auditor());
-        if !of_compaction {
-            process.die_at_call(nth);
-        }
-        for (number, topic) in cluster.topics.iter().enumerate() {
-            let Some(epoch) = next_epoch(topic) else { continue };
-            let opened = open(cluster, &process, topic, epoch);
-            if let Some(partition) = opened.filter(|_| of_compaction) {
-                process.die_at_call(nth);
-                // The audit is nobody's task, and never dies.
-                let _ = compaction::round(cluster, &process, number, &partition);
-            }
-        }
-        for slot in &cluster.slots {
-            if let Some(epoch) = journals::next_epoch(slot) {
-                let _ = journals::open(cluster, &process, slot, epoch);
-            }
-        }
-        // Else it was done before.
-        let has_died = process.is_dead();
-        cluster.lose_power();
-        if has_died {
-            for topic in &cluster.topics {
-                verify(cluster, topic);
-                look(cluster, topic, false);
-            }
-            for slot in &cluster.slots {
-                journals::verify(cluster, slot);
-                journals::look(cluster, slot);
-            }
-            cluster.kill_all();
-        }
-        cluster.storage.replace(beginning.fork(cluster.storage.choices()));
-        if !has_died {
-            return;
-        }
-    }
 }

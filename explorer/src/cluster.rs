@@ -13,6 +13,7 @@ use kaas_substrate::Substrate;
 use parking_lot::Mutex;
 
 use crate::clients::Producer;
+use crate::data_dir::{DataDir, TOPIC_ID, topic_dir};
 use crate::history::{History, Promises};
 use crate::journals::Slot;
 use crate::problem::Problem;
@@ -49,13 +50,14 @@ fn promises(config: &LogConfig) -> Promises {
 }
 
 impl Topic {
-    fn new(number: usize, config: &LogConfig, transactions: bool) -> Self {
-        let identity = Identity { topic: format!("topic-{number}"), partition: 0, topic_id: [7; 16] };
+    fn new(number: usize, config: &LogConfig, transactions: bool, in_data_dir: bool) -> Self {
+        let identity = Identity { topic: format!("topic-{number}"), partition: 0, topic_id: TOPIC_ID };
+        let dir = if in_data_dir { topic_dir(number).join("0") } else { PathBuf::from(format!("{number}")) };
         let retention = config.delete && (config.retention_bytes >= 0 || config.retention_ms < SOON_MS);
         let history = History::new(promises(config), retention);
         let transactional = if transactions { &[11, 12][..] } else { &[] };
         Self {
-            dir: PathBuf::from(format!("{number}")),
+            dir,
             identity,
             history: Mutex::new(history),
             form: if config.compact { Form::Keyed } else { Form::Values },
@@ -102,6 +104,8 @@ pub struct Cluster {
     pub storage: Arc<Storage>,
     pub topics: Vec<Topic>,
     pub slots: Vec<Slot>,
+    /// What is around them, if the volume is a whole data directory.
+    pub data_dir: Option<DataDir>,
     pub settings: EngineSettings,
     pub journal_settings: JournalSettings,
     pub config: LogConfig,
@@ -124,6 +128,8 @@ pub struct Setup {
     pub hosts: usize,
     pub topics: usize,
     pub slots: usize,
+    /// The volume is a whole data directory.
+    pub data_dir: bool,
     pub file_system: FileSystem,
     pub broken: Broken,
     pub settings: EngineSettings,
@@ -142,6 +148,7 @@ impl Cluster {
             hosts,
             topics,
             slots,
+            data_dir,
             file_system,
             broken,
             settings,
@@ -153,7 +160,12 @@ impl Cluster {
         } = setup;
         let none = Arc::new(Mutex::new(Faults::default()));
         let storage = Storage::new(scheduler, file_system, hosts, &none);
-        let topics: Vec<_> = (0..topics).map(|number| Topic::new(number, &config, transactions)).collect();
+        let topics: Vec<_> =
+            (0..topics).map(|number| Topic::new(number, &config, transactions, data_dir)).collect();
+        let data_dir = data_dir.then(|| DataDir::new(topics.len()));
+        if let Some(data_dir) = &data_dir {
+            data_dir.birth(&storage.mount(hosts))?;
+        }
         for topic in &topics {
             topic.birth(&*storage.mount(hosts))?;
         }
@@ -164,6 +176,7 @@ impl Cluster {
             storage,
             topics,
             slots: (0..slots).map(Slot::new).collect(),
+            data_dir,
             settings,
             journal_settings,
             config,
@@ -232,6 +245,11 @@ impl Cluster {
         self.scheduler.note(&"power is lost");
         self.kill_all();
         self.storage.lose_power();
+    }
+
+    /// How much there is to be led: topics, slots, and the cluster.
+    pub fn led(&self) -> usize {
+        self.topics.len() + self.slots.len() + usize::from(self.data_dir.is_some())
     }
 
     /// Hosts that leaders run on.

@@ -7,9 +7,10 @@ use kaas_engine::types::Epoch;
 
 use crate::choices::Stream;
 use crate::cluster::{Cluster, Topic};
+use crate::data_dir::When;
 use crate::process::Faults;
 use crate::scheduler::{NOBODY, Until};
-use crate::{journals, leader, repair};
+use crate::{data_dir, journals, leader, repair};
 
 /// An event; the first is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +73,7 @@ pub fn direct(cluster: &Arc<Cluster>, events: &[Event], count: u64) {
                 cluster.kill_all();
                 damage(cluster, false);
             }
+            Event::Repair if cluster.data_dir.is_some() => data_dir::begin(cluster, host),
             Event::Repair => {
                 let topics = cluster.topics.len() as u64;
                 let number = usize::try_from(scheduler.below(Stream::EVENTS, topics)).unwrap_or(0);
@@ -83,13 +85,21 @@ pub fn direct(cluster: &Arc<Cluster>, events: &[Event], count: u64) {
         cluster.wait_steps(scheduler.below(Stream::EVENTS, longest));
     }
     let is_damaged = |topic: &Topic| topic.history.lock().harm.happened();
-    if cluster.faults.lock().halves > 0 || cluster.topics.iter().any(is_damaged) {
+    let is_around = cluster.data_dir.is_some();
+    if cluster.faults.lock().halves > 0 || is_around || cluster.topics.iter().any(is_damaged) {
         succeed(cluster);
     }
 }
 
-/// Damages one of the partitions. Nothing if some host is cut off: what it has, nobody could look at.
+/// Damages one of the partitions, or what is around them. Nothing if some host is cut off: what it has, nobody could look at.
 fn damage(cluster: &Cluster, is_led: bool) {
+    if let Some(data_dir) = &cluster.data_dir {
+        let when = if is_led { When::Led } else { When::Stopped };
+        if !cluster.storage.is_any_cut_off() {
+            data_dir::damage(cluster, data_dir, when);
+        }
+        return;
+    }
     let chosen = cluster.scheduler.below(Stream::EVENTS, cluster.topics.len() as u64);
     let topic = usize::try_from(chosen).ok().and_then(|chosen| cluster.topics.get(chosen));
     if let Some(topic) = topic.filter(|_| !cluster.storage.is_any_cut_off()) {
@@ -112,7 +122,7 @@ fn heal_later(cluster: &Arc<Cluster>, host: usize) {
 
 fn assign(cluster: &Arc<Cluster>, host: usize) {
     let scheduler = &cluster.scheduler;
-    let count = cluster.topics.len() + cluster.slots.len();
+    let count = cluster.led();
     let chosen = usize::try_from(scheduler.below(Stream::EVENTS, count as u64)).unwrap_or(0);
     // As controllers that disagree would: the same epoch twice, epochs left out.
     let way = scheduler.below(Stream::EVENTS, 8);
@@ -123,25 +133,31 @@ fn assign(cluster: &Arc<Cluster>, host: usize) {
     });
 }
 
-/// Has a process on a host lead: one of the topics, or behind them one of the slots.
+/// Has a process on a host lead: one of the topics, behind them one of the slots, or behind these the cluster.
 fn tell_to_lead(cluster: &Arc<Cluster>, host: usize, chosen: usize, epoch: impl FnOnce(u32) -> u32) {
-    let slot = chosen.checked_sub(cluster.topics.len());
-    let assigned = match slot {
-        None => cluster.topics.get(chosen).map(|topic| &topic.assigned),
-        Some(slot) => cluster.slots.get(slot).map(|slot| &slot.assigned),
+    let (topics, slots) = (cluster.topics.len(), cluster.slots.len());
+    let (what, number, assigned) = if let Some(topic) = cluster.topics.get(chosen) {
+        ("topic", chosen, &topic.assigned)
+    } else if let Some(slot) = cluster.slots.get(chosen - topics) {
+        ("slot", chosen - topics, &slot.assigned)
+    } else if let Some(data_dir) = &cluster.data_dir {
+        ("cluster", 0, &data_dir.assigned)
+    } else {
+        return;
     };
-    let Some(assigned) = assigned else { return };
     let epoch = epoch(assigned.load(Ordering::Relaxed));
     assigned.fetch_max(epoch, Ordering::Relaxed);
     let Some(epoch) = Epoch::new(epoch) else { return };
     let process = cluster.process(host);
-    let (what, number) = slot.map_or(("topic", chosen), |slot| ("slot", slot));
     cluster
         .scheduler
         .note(&format_args!("{what} {number} is to be led by process {} at epoch {epoch}", process.id));
-    match slot {
-        Some(slot) => journals::assign(cluster, &process, slot, epoch),
-        None => leader::assign(cluster, &process, chosen, epoch),
+    if chosen < topics {
+        leader::assign(cluster, &process, chosen, epoch);
+    } else if chosen < topics + slots {
+        journals::assign(cluster, &process, number, epoch);
+    } else {
+        data_dir::assign(cluster, &process, epoch);
     }
 }
 
@@ -149,8 +165,12 @@ fn tell_to_lead(cluster: &Arc<Cluster>, host: usize, chosen: usize, epoch: impl 
 /// that to another, which comes to its end. What is damaged is repaired: nobody else may be able to open it.
 fn succeed(cluster: &Arc<Cluster>) {
     *cluster.faults.lock() = Faults::default();
-    for chosen in 0..cluster.topics.len() + cluster.slots.len() {
-        if cluster.topics.get(chosen).is_some_and(|topic| topic.history.lock().harm.happened()) {
+    if cluster.data_dir.is_some() {
+        data_dir::begin(cluster, 0);
+    }
+    for chosen in 0..cluster.led() {
+        let is_damaged = |topic: &Topic| topic.history.lock().harm.happened();
+        if cluster.data_dir.is_none() && cluster.topics.get(chosen).is_some_and(is_damaged) {
             repair::begin(cluster, 0, chosen);
         }
         tell_to_lead(cluster, 0, chosen, |last| last + 1);

@@ -8,25 +8,21 @@
 //!   for the last stable offset;
 //! - a record that is known and not there any more was compacted away as it may be ([`Promises`]).
 
+mod missing;
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kaas_engine::types::Offset;
 
-use crate::names::{is_marker, is_tombstone, key};
+pub use self::missing::Promises;
+
+use crate::names::is_tombstone;
 use crate::problem::Problem;
 use crate::records::Fetched;
 use crate::repair::Harm;
-use crate::transactions::{Fate, Outcomes};
-
-/// What compaction may do to a partition.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Promises {
-    /// Superseded records go, and those of aborted transactions.
-    pub compacts: bool,
-    /// Tombstones, and markers with nothing left of their transaction, go when they have been compacted twice. Else they stay
-    /// for longer than a run takes.
-    pub tombstones_go: bool,
-}
+use crate::transactions::Outcomes;
 
 /// The history of one partition.
 #[derive(Debug, Default)]
@@ -133,7 +129,7 @@ impl History {
     /// Where the log was said to start, if the manifest that said so was damaged. What stands in front of it is anybody's: what was
     /// deleted, or dead.
     pub fn deleted_for_good(&self) -> i64 {
-        if self.harm.manifest_lost { self.told_log_start() } else { i64::MIN }
+        if self.harm.manifest_lost { self.told_log_start().max(self.harm.lost_log_start) } else { i64::MIN }
     }
 
     /// The highest log start that anybody was told.
@@ -260,39 +256,6 @@ impl History {
         self.saw_log_start(epoch, start)
     }
 
-    /// The last word: `records` is the whole log, which starts at `start`.
-    pub fn check_all(&self, start: i64, records: &BTreeMap<i64, String>) -> Result<(), Problem> {
-        self.check_missing(start, i64::MAX, records)?;
-        // What is lost is told, unless it is an end that may as well be what a crash left.
-        let hit = |offset: &i64, name: &String| {
-            !records.contains_key(offset) && self.harm.has_hit(name) && !self.harm.may_be_anothers(*offset)
-        };
-        let lost = self.seen.range(start..).find(|(offset, (name, _))| hit(offset, name));
-        match lost.filter(|(offset, _)| !self.harm.is_told(**offset)) {
-            Some((offset, (name, _))) => {
-                Err(Problem::Repair(format!("{name} at offset {offset} is lost, and no repair has said so")))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// A repair has said that these offsets are lost: from, to.
-    pub fn check_lost(&self, lost: &[(i64, i64)]) -> Result<(), Problem> {
-        // (Where the manifest was lost, what was being deleted may have been back, and gone.)
-        let asked = if self.harm.manifest_lost { self.log_start_asked } else { 0 };
-        let start = self.told_log_start().max(asked);
-        for (from, to) in lost {
-            let from = (*from).max(start);
-            let mut known = self.seen.range(from..(*to).max(from));
-            if let Some((offset, (name, by))) = known.find(|(_, (name, _))| !self.harm.has_hit(name)) {
-                return Err(Problem::Repair(format!(
-                    "offsets {from} to {to} are said to be lost; {name} at {offset} ({by}) was not damaged"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// The name of what is known to have stood at an offset.
     pub fn name_at(&self, offset: i64) -> Option<&str> {
         self.seen.get(&offset).map(|(name, _)| name.as_str())
@@ -329,56 +292,6 @@ impl History {
         }
     }
 
-    /// `found` is everything that a reader was shown from `start` to `end`.
-    pub fn check_missing(&self, start: i64, end: i64, found: &BTreeMap<i64, String>) -> Result<(), Problem> {
-        let start = start.max(self.deleted_for_good());
-        if start >= end {
-            return Ok(());
-        }
-        let known = self.seen.range(start..end);
-        let mut newest = BTreeMap::new();
-        if self.promises.compacts {
-            let data = known.clone().filter(|(_, (name, _))| !is_marker(name));
-            let stays = data.filter(|(_, (name, _))| self.outcomes.fate(name) == Fate::Stays);
-            newest.extend(stays.map(|(offset, (name, _))| (key(name), *offset)));
-        }
-        for (offset, (name, by)) in known.filter(|(offset, _)| !found.contains_key(offset)) {
-            if !self.may_be_gone(*offset, name, &newest) {
-                let newest = newest.get(&key(name)).filter(|_| !is_marker(name));
-                return Err(Problem::Records(format!(
-                    "offset {offset} held {name} ({by}); there is nothing now, from {start} to {end} \
-                     (the newest of its key: {newest:?})"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether damage may have taken a record, or compaction removed it; `newest` are the newest offsets of all keys.
-    fn may_be_gone(&self, offset: i64, name: &str, newest: &BTreeMap<String, i64>) -> bool {
-        if self.harm.has_hit(name) {
-            return true;
-        }
-        let Promises { compacts, tombstones_go } = self.promises;
-        if !compacts {
-            return false;
-        }
-        if is_marker(name) {
-            return tombstones_go;
-        }
-        match self.outcomes.fate(name) {
-            Fate::Open => return false,
-            Fate::Aborted => return true,
-            Fate::Stays => {}
-        }
-        let key = key(name);
-        // One that nobody was told of may have superseded it, and gone.
-        let unknown =
-            |tombstone: &String| !self.places.contains_key(tombstone) && crate::names::key(tombstone) == key;
-        newest.get(&key).is_some_and(|newest| *newest > offset)
-            || tombstones_go && (is_tombstone(name) || self.tombstones.iter().any(unknown))
-    }
-
     /// Whether damage has hit any of the records in these batches.
     pub fn has_hit_any(&self, batches: &[Fetched]) -> bool {
         batches.iter().flat_map(|batch| &batch.records).any(|(_, name)| self.harm.has_hit(name))
@@ -395,134 +308,4 @@ fn stable_went_back(earlier: u32, told: i64, later: u32, found: i64) -> Problem 
         "everything below offset {told} was stable at epoch {earlier}; the leader of epoch {later} has found only what is \
          below {found} to be"
     ))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn history() -> History {
-        let mut history = History { log_start_asked: 10, ..History::default() };
-        history.opened(1, 0, 0).unwrap();
-        history.saw(1, 0, "a", "acknowledged").unwrap();
-        history.saw(1, 1, "b", "acknowledged").unwrap();
-        history
-    }
-
-    #[test]
-    fn one_record_an_offset_and_one_offset_a_record() {
-        let mut history = history();
-        history.opened(2, 0, 2).unwrap();
-        history.saw(2, 0, "a", "read").unwrap();
-        assert_eq!(history.saw(2, 1, "c", "read").unwrap_err().kind(), "records");
-        assert_eq!(history.saw(2, 2, "a", "read").unwrap_err().kind(), "records");
-    }
-
-    #[test]
-    fn what_was_committed_is_found_by_later_leaders_whichever_is_known_first() {
-        assert_eq!(history().opened(2, 0, 1).unwrap_err().kind(), "records");
-        let mut history = history();
-        history.opened(2, 0, 2).unwrap();
-        assert_eq!(history.saw(1, 2, "late", "acknowledged").unwrap_err().kind(), "records");
-        assert_eq!(history.saw_committed(1, 3, "status").unwrap_err().kind(), "records");
-    }
-
-    #[test]
-    fn the_log_start_never_goes_back() {
-        let mut history = history();
-        history.saw_log_start(1, 1).unwrap();
-        assert_eq!(history.opened(2, 0, 2).unwrap_err().kind(), "bounds");
-        let mut history = self::history();
-        history.opened(2, 0, 2).unwrap();
-        assert_eq!(history.saw_log_start(1, 1).unwrap_err().kind(), "bounds");
-        assert_eq!(history.saw_log_start(2, 11).unwrap_err().kind(), "bounds");
-    }
-
-    #[test]
-    fn an_epoch_has_one_leader_and_at_last_everything_is_there() {
-        let mut history = history();
-        assert_eq!(history.opened(1, 0, 2).unwrap_err().kind(), "epoch");
-        let all = BTreeMap::from([(0, "a".to_owned()), (1, "b".to_owned())]);
-        history.check_all(0, &all).unwrap();
-        let some = BTreeMap::from([(1, "b".to_owned())]);
-        history.check_all(1, &some).unwrap();
-        assert_eq!(history.check_all(0, &some).unwrap_err().kind(), "records");
-    }
-
-    /// Names of one key: a value, another value, a tombstone.
-    fn of_one_key() -> (String, String, String) {
-        let names: Vec<String> = (0..500).map(|n| format!("1-{n}")).collect();
-        let tombstone = names.iter().find(|name| is_tombstone(name)).unwrap();
-        let mut values = names.iter().filter(|name| key(name) == key(tombstone) && !is_tombstone(name));
-        (values.next().unwrap().clone(), values.next().unwrap().clone(), tombstone.clone())
-    }
-
-    fn compacted(tombstones_go: bool, seen: &[&str]) -> History {
-        let promises = Promises { compacts: true, tombstones_go };
-        let mut history = History::new(promises, false);
-        history.opened(1, 0, 0).unwrap();
-        for (name, offset) in seen.iter().zip(0..) {
-            history.saw(1, offset, name, "acknowledged").unwrap();
-        }
-        history
-    }
-
-    fn left(offsets: &[(i64, &str)]) -> BTreeMap<i64, String> {
-        offsets.iter().map(|(offset, name)| (*offset, (*name).to_owned())).collect()
-    }
-
-    #[test]
-    fn what_compaction_may_remove_was_superseded() {
-        let (first, second, tombstone) = of_one_key();
-        let history = compacted(false, &[&first, &second]);
-        history.check_missing(0, 2, &left(&[(1, &second)])).unwrap();
-        history.check_missing(1, 2, &left(&[(1, &second)])).unwrap();
-        assert!(history.check_missing(0, 2, &left(&[(0, &first)])).is_err(), "the newest is gone");
-        assert!(
-            history.check_missing(0, 1, &left(&[])).is_err(),
-            "what supersedes it lies behind what was read"
-        );
-        let history = compacted(false, &[&first, &tombstone]);
-        assert!(history.check_missing(0, 2, &left(&[])).is_err(), "the tombstone was to stay");
-        compacted(true, &[&first, &tombstone]).check_missing(0, 2, &left(&[])).unwrap();
-        // Nobody was told of the tombstone.
-        let mut history = compacted(true, &[&first]);
-        assert!(history.check_missing(0, 1, &left(&[])).is_err());
-        history.sends(&tombstone);
-        history.check_missing(0, 1, &left(&[])).unwrap();
-        let history = History { promises: Promises::default(), ..compacted(true, &[&first, &second]) };
-        assert!(history.check_missing(0, 2, &left(&[(1, &second)])).is_err(), "nothing is compacted");
-    }
-
-    #[test]
-    fn records_of_aborted_transactions_supersede_nothing_and_go() {
-        let (first, second, _) = of_one_key();
-        // The same key, in a transaction.
-        let aborted = (0..500).map(|n| format!("7-{n}t1")).find(|name| key(name) == key(&first)).unwrap();
-        let mut history = compacted(false, &[&first, &second, &aborted, "abort:7:1"]);
-        let without = |offset: i64| {
-            let mut left = left(&[(1, &second), (2, &aborted), (3, "abort:7:1")]);
-            left.remove(&offset);
-            left
-        };
-        history.check_missing(0, 4, &without(0)).unwrap();
-        assert!(history.check_missing(0, 4, &without(2)).is_err(), "its transaction is open");
-        history.outcomes.decide(7, 1, kaas_engine::batch::Marker::Abort);
-        history.check_missing(0, 4, &without(2)).unwrap();
-        assert!(history.check_missing(0, 4, &without(1)).is_err(), "an aborted record supersedes nothing");
-        assert!(history.check_missing(0, 4, &without(3)).is_err(), "the marker was to stay");
-        history.promises.tombstones_go = true;
-        history.check_missing(0, 4, &without(3)).unwrap();
-    }
-
-    #[test]
-    fn what_was_stable_stays_stable() {
-        let mut history = history();
-        history.saw_stable(1, Offset(2), Offset(0)).unwrap();
-        assert_eq!(history.found_stable(2, 1).unwrap_err().kind(), "transaction");
-        let mut history = self::history();
-        history.found_stable(2, 1).unwrap();
-        assert_eq!(history.saw_stable(1, Offset(2), Offset(0)).unwrap_err().kind(), "transaction");
-        history.saw_stable(3, Offset(2), Offset(0)).unwrap();
-    }
 }

@@ -14,6 +14,7 @@ mod choices;
 mod clients;
 mod cluster;
 mod compaction;
+mod data_dir;
 mod director;
 mod explore;
 mod history;

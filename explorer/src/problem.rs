@@ -15,6 +15,8 @@ pub enum Problem {
     Transaction(String),
     /// The state of a slot is not what its coordinators acknowledged.
     Journal(String),
+    /// A setting, or a producer id, is not what controllers acknowledged.
+    Settings(String),
     /// A leader could not open, or read, what no fault has damaged.
     Damaged(String),
     /// `verify` has found an error.
@@ -40,6 +42,7 @@ impl Problem {
             Self::Producer(_) => "producer",
             Self::Transaction(_) => "transaction",
             Self::Journal(_) => "journal",
+            Self::Settings(_) => "settings",
             Self::Damaged(_) => "damaged",
             Self::Verify(_) => "verify",
             Self::Repair(_) => "repair",
@@ -60,6 +63,7 @@ impl fmt::Display for Problem {
             | Self::Producer(text)
             | Self::Transaction(text)
             | Self::Journal(text)
+            | Self::Settings(text)
             | Self::Damaged(text)
             | Self::Verify(text)
             | Self::Repair(text)

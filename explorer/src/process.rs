@@ -223,7 +223,10 @@ impl Gate {
         if self.dies() {
             return match (point, below(2)) {
                 (Point::Write, 0) => Verdict::CrashShort { bytes: below(400) },
-                (Point::Write, _) => Verdict::CrashTorn { kept: self.scheduler.below(stream, 1 << 8) },
+                (Point::Write, _) => {
+                    self.storage.tore_a_write();
+                    Verdict::CrashTorn { kept: self.scheduler.below(stream, 1 << 8) }
+                }
                 _ => Verdict::Crash,
             };
         }

@@ -92,11 +92,12 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
     let file_system = scheduler.pick(Stream::SETUP, scenario.file_systems).unwrap_or(FileSystem::Local);
     scheduler.note(&format_args!("{file_system:?}, {faults:?}, {config:?}"));
     let journal_settings = scenario.journal_settings(scheduler);
-    let Scenario { hosts, topics, slots, .. } = *scenario;
+    let Scenario { hosts, topics, slots, data_dir, .. } = *scenario;
     let setup = Setup {
         hosts,
         topics,
         slots,
+        data_dir,
         file_system,
         broken: scenario.broken,
         settings,
@@ -145,6 +146,7 @@ fn act(scenario: &'static Scenario, scheduler: &Arc<Scheduler>) -> (Finished, Co
         counts.leaders += history.coordinators() as u64;
         counts.acknowledged += history.acknowledged() as u64;
         counts.read += history.read;
+        counts.repaired += history.repaired;
     }
     (scheduler.finish(), counts)
 }

@@ -1,5 +1,11 @@
 //! What can happen in a run, by name.
 
+mod compacted;
+mod partitions;
+mod repairs;
+mod slots;
+mod unfit;
+
 use kaas_engine::journal::JournalSettings;
 use kaas_engine::{EngineSettings, LogConfig};
 use kaas_fault_injection::simulated::Broken;
@@ -24,6 +30,8 @@ pub struct Scenario {
     pub topics: usize,
     /// Slots of consumer groups.
     pub slots: usize,
+    /// The volume is a whole data directory, whose cluster is led, too. Damage and repairs are of what is around the partitions.
+    pub data_dir: bool,
     /// The first is nothing.
     pub events: &'static [Event],
     /// Events of a run: at least the first, less than the second number more.
@@ -57,6 +65,7 @@ const ORDINARY: Scenario = Scenario {
     file_systems: EVERY,
     topics: 1,
     slots: 0,
+    data_dir: false,
     events: &[Event::Nothing],
     event_count: (1, 1),
     faults: &[NONE],
@@ -68,339 +77,6 @@ const ORDINARY: Scenario = Scenario {
     busy: false,
     broken: Broken::NOTHING,
 };
-
-/// All there are.
-pub const SCENARIOS: &[Scenario] = &[
-    Scenario {
-        name: "takeovers",
-        about: "several leaders at once, paused at any step, killed, deposed without knowing",
-        hosts: 3,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
-        event_count: (4, 6),
-        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { fence: 8, ..NONE }],
-        endings: &[Ending::Killed],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "handover",
-        about: "one leader after the other, the earlier one in the middle of its work",
-        hosts: 2,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Assign, Event::Assign],
-        event_count: (2, 2),
-        faults: &[NONE, Faults { fence: 8, ..NONE }],
-        endings: &[Ending::Killed],
-        busy: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "power",
-        about: "the volume loses power, also while leaders recover from the last time",
-        hosts: 2,
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Kill,
-            Event::LosePower,
-            Event::LosePower,
-        ],
-        event_count: (5, 8),
-        faults: &[NONE, Faults { kill: 100, ..NONE }, Faults { kill: 40, ..NONE }],
-        endings: &[Ending::LostPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "hosts",
-        about: "hosts and the server crash, are cut off and come back; late writes land",
-        hosts: 3,
-        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Pause,
-            Event::CrashHost,
-            Event::CutOff,
-            Event::CutOff,
-            Event::CrashServer,
-        ],
-        event_count: (5, 8),
-        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { sync: 40, ..NONE }],
-        endings: &[Ending::Killed, Ending::LostPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "recovery",
-        about: "a recovery that loses power at its first step, at its second, and so on",
-        hosts: 2,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
-        event_count: (3, 4),
-        faults: &[NONE, Faults { full: 6, ..NONE }],
-        endings: &[Ending::RecoveryLosesPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "faults",
-        about: "calls that fail: full volumes, syncs, the fence, anything",
-        hosts: 2,
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Kill,
-            Event::Pause,
-            Event::LosePower,
-        ],
-        event_count: (4, 7),
-        faults: &[
-            NONE,
-            Faults { full: 5, ..NONE },
-            Faults { sync: 30, ..NONE },
-            Faults { fence: 8, ..NONE },
-            Faults { any: 100, ..NONE },
-            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300, halves: 0 },
-        ],
-        endings: &[Ending::Killed, Ending::LostPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "retention",
-        about: "segments deleted by size and time, under takeovers",
-        hosts: 2,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
-        event_count: (3, 6),
-        faults: &[NONE, Faults { kill: 300, ..NONE }],
-        endings: &[Ending::Killed, Ending::LostPower],
-        retention: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "unsynced",
-        about: "flush.messages and flush.ms: committed without a sync, and takeovers without a loss of power",
-        hosts: 3,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Assign, Event::Kill, Event::Pause],
-        event_count: (4, 6),
-        faults: &[NONE, Faults { kill: 300, ..NONE }],
-        endings: &[Ending::Killed],
-        unsynced: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "crowd",
-        about: "several partitions in each process",
-        hosts: 2,
-        topics: 3,
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Kill,
-            Event::Pause,
-        ],
-        event_count: (6, 6),
-        faults: &[NONE, Faults { kill: 400, ..NONE }, Faults { full: 8, ..NONE }],
-        endings: &[Ending::Killed, Ending::LostPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "transactions",
-        about: "transactions that are committed and aborted, under takeovers and losses of power",
-        events: LOCAL_EVENTS,
-        event_count: (4, 6),
-        faults: &[
-            NONE,
-            Faults { kill: 300, ..NONE },
-            Faults { fence: 8, ..NONE },
-            Faults { full: 8, ..NONE },
-        ],
-        endings: &[Ending::Killed, Ending::LostPower],
-        transactions: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "compaction",
-        about: "a compacted topic, with transactions, on a disk that loses power",
-        file_systems: &[FileSystem::Local],
-        events: LOCAL_EVENTS,
-        event_count: (5, 6),
-        faults: &[
-            NONE,
-            Faults { kill: 300, ..NONE },
-            Faults { kill: 60, ..NONE },
-            Faults { full: 8, ..NONE },
-            Faults { any: 100, ..NONE },
-        ],
-        endings: &[Ending::LostPower, Ending::Killed],
-        transactions: true,
-        compaction: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "compactionflush",
-        about: "a compacted topic with flush.messages and flush.ms: committed without a sync, and no loss of power",
-        hosts: 3,
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Kill,
-            Event::Pause,
-        ],
-        event_count: (5, 6),
-        faults: &[NONE, Faults { kill: 300, ..NONE }, Faults { full: 8, ..NONE }],
-        unsynced: true,
-        transactions: true,
-        compaction: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "compactionsteps",
-        about: "a round of compaction that loses power at its first step, at its second, and so on",
-        file_systems: &[FileSystem::Local],
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
-        event_count: (3, 4),
-        endings: &[Ending::CompactionLosesPower],
-        transactions: true,
-        compaction: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "compactionhosts",
-        about: "a compacted topic, with transactions, on hosts that crash, are cut off, and go on after they were deposed",
-        hosts: 3,
-        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
-        events: HOST_EVENTS,
-        event_count: (5, 6),
-        faults: &[
-            NONE,
-            Faults { kill: 300, ..NONE },
-            Faults { fence: 8, ..NONE },
-            Faults { sync: 40, ..NONE },
-            Faults { any: 100, ..NONE },
-        ],
-        endings: &[Ending::Killed, Ending::LostPower],
-        transactions: true,
-        compaction: true,
-        ..ORDINARY
-    },
-    Scenario {
-        name: "journals",
-        about: "a slot's journal and its coordinators: takeovers, pauses, kills, hosts that are cut off and come back",
-        hosts: 3,
-        file_systems: &[FileSystem::Nfs, FileSystem::CephFs],
-        events: HOST_EVENTS,
-        event_count: (5, 8),
-        faults: &[
-            NONE,
-            Faults { kill: 150, ..NONE },
-            Faults { fence: 8, ..NONE },
-            Faults { sync: 30, ..NONE },
-            Faults { kill: 300, full: 10, sync: 60, fence: 40, any: 300, halves: 4 },
-        ],
-        endings: &[Ending::Killed, Ending::LostPower],
-        ..OF_SLOTS
-    },
-    Scenario {
-        name: "journalpower",
-        about: "a slot's journal on a volume that loses power, also while coordinators take over",
-        hosts: 2,
-        events: &[
-            Event::Nothing,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Assign,
-            Event::Kill,
-            Event::LosePower,
-            Event::LosePower,
-        ],
-        event_count: (5, 8),
-        faults: &[
-            NONE,
-            Faults { kill: 40, ..NONE },
-            Faults { full: 5, ..NONE },
-            Faults { sync: 20, ..NONE },
-            Faults { any: 100, ..NONE },
-        ],
-        endings: &[Ending::LostPower],
-        ..OF_SLOTS
-    },
-    Scenario {
-        name: "journalrecovery",
-        about: "a takeover of a slot that loses power at its first step, at its second, and so on",
-        hosts: 2,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
-        event_count: (3, 4),
-        faults: &[NONE, Faults { full: 6, ..NONE }, Faults { kill: 60, ..NONE }],
-        endings: &[Ending::RecoveryLosesPower],
-        ..OF_SLOTS
-    },
-    Scenario {
-        name: "claims",
-        about: "records of the fence that are torn, by claimants that die or pause in the middle of writing them",
-        hosts: 3,
-        slots: 1,
-        events: LOCAL_EVENTS,
-        event_count: (5, 8),
-        faults: &[
-            Faults { halves: 3, ..NONE },
-            Faults { halves: 1, ..NONE },
-            Faults { halves: 2, kill: 60, ..NONE },
-        ],
-        endings: &[Ending::Killed, Ending::LostPower],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "repair",
-        about: "files that are damaged, and repairs beside leaders that live, pause, come late and take over",
-        hosts: 3,
-        events: REPAIR_EVENTS,
-        event_count: (5, 9),
-        faults: &[
-            NONE,
-            Faults { kill: 300, ..NONE },
-            Faults { kill: 60, ..NONE },
-            Faults { fence: 8, ..NONE },
-            Faults { any: 100, ..NONE },
-        ],
-        endings: &[Ending::Mended { loses_power: false }, Ending::Mended { loses_power: true }],
-        ..ORDINARY
-    },
-    Scenario {
-        name: "repairsteps",
-        about: "a repair that dies, or loses power, at its first step, at its second, and so on",
-        hosts: 2,
-        events: &[Event::Nothing, Event::Assign, Event::Assign, Event::Kill],
-        event_count: (3, 4),
-        endings: &[Ending::RepairDies { loses_power: false }, Ending::RepairDies { loses_power: true }],
-        ..ORDINARY
-    },
-];
-
-/// Events of partitions that are damaged and repaired while they are led.
-const REPAIR_EVENTS: &[Event] = &[
-    Event::Nothing,
-    Event::Assign,
-    Event::Assign,
-    Event::Assign,
-    Event::Assign,
-    Event::Kill,
-    Event::Pause,
-    Event::Damage,
-    Event::Damage,
-    Event::DamageStopped,
-    Event::Repair,
-    Event::Repair,
-    Event::Repair,
-];
 
 /// Events on one host's disk.
 const LOCAL_EVENTS: &[Event] = &[
@@ -429,63 +105,40 @@ const HOST_EVENTS: &[Event] = &[
     Event::CrashServer,
 ];
 
-/// What the scenarios of slots have.
-const OF_SLOTS: Scenario = Scenario { topics: 0, slots: 1, ..ORDINARY };
+/// All there are.
+pub const SCENARIOS: &[&Scenario] = &[
+    &partitions::TAKEOVERS,
+    &partitions::HANDOVER,
+    &partitions::POWER,
+    &partitions::HOSTS,
+    &partitions::RECOVERY,
+    &partitions::FAULTS,
+    &partitions::RETENTION,
+    &partitions::UNSYNCED,
+    &partitions::CROWD,
+    &partitions::TRANSACTIONS,
+    &compacted::COMPACTION,
+    &compacted::COMPACTIONFLUSH,
+    &compacted::COMPACTIONSTEPS,
+    &compacted::COMPACTIONHOSTS,
+    &slots::JOURNALS,
+    &slots::JOURNALPOWER,
+    &slots::JOURNALRECOVERY,
+    &slots::CLAIMS,
+    &repairs::REPAIR,
+    &repairs::REPAIRSTEPS,
+    &repairs::REPAIRFILES,
+    &repairs::REPAIRFILESTEPS,
+];
 
 /// What breaks if the volume does not keep its word; beside the same on one that does. Problems are expected, so these are
 /// run by name only.
-pub const UNFIT: &[Scenario] = &[
-    ON_NFS,
-    Scenario {
-        name: "unfitrename",
-        about: "as onnfs, on a volume whose renames are not atomic (P1 broken)",
-        broken: Broken { rename: true, ..Broken::NOTHING },
-        ..ON_NFS
-    },
-    Scenario {
-        name: "unfitcreate",
-        about: "as onnfs, on a volume whose exclusive creates have two winners (P2 broken)",
-        broken: Broken { exclusive_create: true, ..Broken::NOTHING },
-        ..ON_NFS
-    },
-    Scenario {
-        name: "unfitread",
-        about: "as onnfs, on a volume whose uncached reads are cached (P3 broken)",
-        broken: Broken { uncached_read: true, ..Broken::NOTHING },
-        ..ON_NFS
-    },
-    Scenario {
-        name: "unfitsync",
-        about: "as onnfs, on a volume whose syncs lie (P4 broken)",
-        broken: Broken { sync: true, ..Broken::NOTHING },
-        ..ON_NFS
-    },
-];
-
-const ON_NFS: Scenario = Scenario {
-    name: "onnfs",
-    about: "takeovers on NFS, and crashes of everything",
-    hosts: 3,
-    file_systems: &[FileSystem::Nfs],
-    events: &[
-        Event::Nothing,
-        Event::Assign,
-        Event::Assign,
-        Event::Assign,
-        Event::Pause,
-        Event::CrashHost,
-        Event::CrashServer,
-        Event::LosePower,
-    ],
-    event_count: (5, 6),
-    faults: &[NONE],
-    endings: &[Ending::Killed, Ending::LostPower],
-    ..ORDINARY
-};
+pub const UNFIT: &[&Scenario] =
+    &[&unfit::ON_NFS, &unfit::UNFITRENAME, &unfit::UNFITCREATE, &unfit::UNFITREAD, &unfit::UNFITSYNC];
 
 /// The scenario of that name.
 pub fn by_name(name: &str) -> Option<&'static Scenario> {
-    SCENARIOS.iter().chain(UNFIT).find(|scenario| scenario.name == name)
+    SCENARIOS.iter().chain(UNFIT).copied().find(|scenario| scenario.name == name)
 }
 
 impl Scenario {

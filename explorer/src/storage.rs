@@ -47,6 +47,7 @@ pub struct Storage {
     torn: Mutex<BTreeSet<PathBuf>>,
     torn_met: AtomicU64,
     has_torn: AtomicBool,
+    has_torn_writes: AtomicBool,
 }
 
 fn choose(scheduler: &Arc<Scheduler>) -> Choose {
@@ -79,6 +80,7 @@ impl Storage {
             torn: Mutex::default(),
             torn_met: AtomicU64::new(0),
             has_torn: AtomicBool::new(false),
+            has_torn_writes: AtomicBool::new(false),
         })
     }
 
@@ -171,6 +173,16 @@ impl Storage {
     /// True once any power was lost.
     pub fn has_lost_power(&self) -> bool {
         self.has_lost_power.load(Ordering::Relaxed)
+    }
+
+    /// Any sectors of a write are written, and its process is dead.
+    pub fn tore_a_write(&self) {
+        self.has_torn_writes.store(true, Ordering::Relaxed);
+    }
+
+    /// True once any write was cut off with a hole in it, by a loss of power or as if by one.
+    pub fn may_have_holes(&self) -> bool {
+        self.has_lost_power() || self.has_torn_writes.load(Ordering::Relaxed)
     }
 
     /// Half of a record of this fence is written.

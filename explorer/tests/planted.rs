@@ -228,6 +228,21 @@ fn a_repair_that_does_not_say_what_is_lost_is_found() {
     caught(Bug::RepairSaysNothing, "repair", 1000);
 }
 
+#[test]
+fn a_repair_of_a_slot_without_a_look_at_the_fence_is_found() {
+    caught(Bug::RepairWithoutFence, "repairfiles", 8000);
+}
+
+#[test]
+fn a_repair_of_a_slot_that_does_not_say_what_is_lost_is_found() {
+    caught(Bug::RepairSaysNothing, "repairfiles", 2000);
+}
+
+#[test]
+fn controllers_that_do_not_look_at_the_fence_are_found() {
+    caught(Bug::NoFence, "repairfiles", 1000);
+}
+
 /// A failure becomes a line of a few decisions that fails in the same way.
 #[test]
 fn a_failure_is_shrunk() {

@@ -1,7 +1,7 @@
 //! Every scenario, over some seeds; over more with `KAAS_EXPLORER_SEEDS`. A failure prints the line that replays it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
-use kaas_explorer::scenario::by_name;
+use kaas_explorer::scenario::{SCENARIOS, by_name};
 use kaas_explorer::{Counts, Line, run};
 
 /// Explores a scenario, and looks that enough happens for the outcome to mean something.
@@ -90,6 +90,11 @@ fn compaction() {
 }
 
 #[test]
+fn compaction_of_what_is_committed_without_a_sync() {
+    explore("compactionflush");
+}
+
+#[test]
 fn compactions_that_lose_power_at_every_step() {
     // Each has some hundred recoveries in it.
     explore_a_share("compactionsteps", 20);
@@ -126,6 +131,31 @@ fn repairs_that_die_at_every_step() {
     // Each has some hundred repairs in it.
     let counts = explore_a_share("repairsteps", 5);
     assert!(counts.repaired >= 20, "{counts:?}");
+}
+
+#[test]
+fn repairs_of_slots_and_of_what_is_around_partitions() {
+    let counts = explore("repairfiles");
+    assert!(counts.repaired >= 4, "{counts:?}");
+}
+
+#[test]
+fn repairs_of_slots_and_of_what_is_around_partitions_that_die_at_every_step() {
+    // Each has some hundred repairs in it.
+    let counts = explore_a_share("repairfilesteps", 5);
+    assert!(counts.repaired >= 20, "{counts:?}");
+}
+
+/// A scenario without a test is explored by nobody.
+#[test]
+fn every_scenario_has_a_test() {
+    let tests = include_str!("scenarios.rs");
+    let named = |name: &str| {
+        ["explore", "explore_a_share"].iter().any(|explore| tests.contains(&format!("{explore}(\"{name}\"")))
+    };
+    let missing: Vec<_> =
+        SCENARIOS.iter().map(|scenario| scenario.name).filter(|name| !named(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]

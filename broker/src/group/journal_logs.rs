@@ -169,6 +169,7 @@ impl Shared {
                 Err(
                     error @ (OpenError::Damaged { .. }
                     | OpenError::SnapshotMissing { .. }
+                    | OpenError::JournalMissing { .. }
                     | OpenError::Foreign { .. }),
                 ) => {
                     return Err(GroupLogError::Damaged { slot, reason: error.to_string() });

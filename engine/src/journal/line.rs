@@ -18,6 +18,15 @@ use crate::types::Epoch;
 /// Format of journals and snapshots that this version writes, and the highest it reads.
 pub(super) const FORMAT: u64 = 1;
 
+/// How every line behind the first begins.
+const LINE_START: &[u8] = b"{\"seq\":";
+
+/// Where lines may begin in what cannot be read, behind its first byte: the line feed in between may be what is damaged.
+pub(super) fn starts_within(piece: &[u8]) -> impl Iterator<Item = usize> {
+    let windows = piece.windows(LINE_START.len()).enumerate().skip(1);
+    windows.filter(|(_, window)| *window == LINE_START).map(|(at, _)| at)
+}
+
 /// A version as JSON has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reference {
@@ -183,7 +192,11 @@ fn is_damage(header: &Header, lines: usize, rest: &[u8], position: u64) -> bool 
     let mut behind = rest;
     let mut start = position;
     while let Some((line, next)) = split_line(behind) {
-        if Line::parse(line, start, 0).is_ok_and(|(_, at)| at > position) {
+        let proves = |within: usize| {
+            let line = line.get(within..).unwrap_or_default();
+            Line::parse(line, start + within as u64, 0).is_ok_and(|(_, at)| at > position)
+        };
+        if proves(0) || starts_within(line).any(proves) {
             return true;
         }
         start += line.len() as u64 + 1;
@@ -286,6 +299,20 @@ mod tests {
             damaged[at] ^= 1;
             let found = parse_file(&damaged).map(|parsed| parsed.lines.len());
             assert!(found.is_err(), "byte {at}: {found:?}");
+        }
+    }
+
+    /// Then the two read as one line, which is no line: what stands behind the line feed was written after it all the same.
+    #[test]
+    fn a_damaged_line_feed_in_front_of_the_only_line_of_the_last_write_is_an_error() {
+        let mut file = sample();
+        let (starts, at) = (line_starts(&file), file.len());
+        file.extend(Line::encode(8, at as u64, b"[3]"));
+        for feed in starts.into_iter().skip(1).map(|start| start - 1) {
+            let mut damaged = file.clone();
+            damaged[feed] ^= 1;
+            let found = parse_file(&damaged).map(|parsed| parsed.lines.len());
+            assert!(found.is_err(), "byte {feed}: {found:?}");
         }
     }
 

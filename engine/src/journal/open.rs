@@ -40,6 +40,9 @@ pub enum OpenError {
     /// The snapshot that the journal builds on is not there.
     #[error("{} is missing, and the journal builds on it", path.display())]
     SnapshotMissing { path: PathBuf },
+    /// A snapshot is there and no journal that builds on it, which never happens by itself: the journal was lost.
+    #[error("there is no journal that builds on {}; run `kaas-engine verify` on the directory", snapshot.display())]
+    JournalMissing { snapshot: PathBuf },
     /// A file is whole, and another slot's: it was copied, restored or renamed wrongly.
     #[error("{} belongs to slot {found}, not to {expected}; run `kaas-engine verify` on the directory", path.display())]
     Foreign { path: PathBuf, found: String, expected: String },
@@ -248,6 +251,9 @@ fn find(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<Found, Op
             versions.pop();
         }
         let Some(newest) = versions.pop() else {
+            if !is_empty(substrate, dir)? {
+                continue;
+            }
             return Ok(Found {
                 newest: None,
                 snapshot: None,
@@ -272,6 +278,17 @@ fn find(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> Result<Found, Op
             outcome => return Ok(outcome?.0),
         }
     }
+}
+
+/// Whether a slot in which no journal was found never had one; false: there is one by now. A snapshot is written while the journal
+/// before it is there, and goes before its own.
+fn is_empty(substrate: &dyn Substrate, dir: &Path) -> Result<bool, OpenError> {
+    let Some(snapshot) = versioned::list(substrate, dir, SNAPSHOT)?.pop() else { return Ok(true) };
+    // A listing may miss a name that comes while another goes.
+    if versioned::list(substrate, dir, JOURNAL)?.is_empty() {
+        return Err(OpenError::JournalMissing { snapshot: path_of(dir, SNAPSHOT, snapshot) });
+    }
+    Ok(false)
 }
 
 /// What a journal file and its snapshot hold, and how many of the file's bytes that is, of how many.

@@ -8,16 +8,13 @@ use std::path::{Path, PathBuf};
 use kaas_substrate::{Substrate, read_small, write_small};
 use serde::de::IgnoredAny;
 
-use super::line::{Header, Line, parse};
+use super::line::{Header, Line, parse, starts_within};
 use super::open::{Born, MAX_FILE_BYTES, OpenError, check_slot, read_newest, read_snapshot, replay};
 use super::state::Sequence;
 use super::{JOURNAL, SNAPSHOT, path_of};
 use crate::leadership::Leadership;
 use crate::manifest::versioned::{self, FileVersion};
 use crate::types::Epoch;
-
-/// How every line behind the first begins.
-const LINE_START: &[u8] = b"{\"seq\":";
 
 /// What is left of a slot.
 pub(crate) struct Salvaged {
@@ -206,8 +203,7 @@ impl Torn {
 
     /// Looks for a line behind the damage in a piece: the line feed in between may be what was damaged.
     fn search(&mut self, piece: &[u8], start: u64, end: u64) {
-        let starts = piece.windows(LINE_START.len()).enumerate().skip(1);
-        for (at, _) in starts.filter(|(_, window)| *window == LINE_START) {
+        for at in starts_within(piece) {
             let behind = piece.get(at..).unwrap_or_default();
             if self.take(behind, start + at as u64) {
                 self.unreadable.push((start, start + at as u64));

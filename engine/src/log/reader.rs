@@ -181,6 +181,10 @@ impl BlockingRead {
         let mut fetched = FetchedRecords::empty(self.status.clone());
         let mut from = self.request.from;
         for (at, segment) in segments.iter().enumerate().skip(first).take(EMPTY_SEGMENTS_MAX) {
+            // What stands behind the limit is on its way at most.
+            if from >= self.limit {
+                break;
+            }
             let (found, reached) = self.read_from(segments, at, segment, from)?;
             if found.bytes == 0 {
                 break;

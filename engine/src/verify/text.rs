@@ -45,7 +45,7 @@ pub fn render_repairs(repairs: &[Repaired], width: usize) -> String {
     let sections = [
         (Outcome::Repaired, "REPAIRED", "lost"),
         (Outcome::WouldRepair, "WOULD BE REPAIRED", "would be lost"),
-        (Outcome::Refused, "LEFT AS IT IS", "lost"),
+        (Outcome::Refused, "LEFT AS IT IS", "may be lost"),
     ];
     for (outcome, title, lost) in sections {
         let here: Vec<_> = repairs.iter().filter(|repaired| repaired.outcome == outcome).collect();
@@ -221,7 +221,12 @@ impl Page {
         }
         self.line(0, "", &(text + "."));
         self.line(0, "", &(found(report) + &in_order(report, infos)));
-        for (outcome, words) in [(Outcome::Repaired, "Lost"), (Outcome::WouldRepair, "Would be lost")] {
+        let told = [
+            (Outcome::Repaired, "Lost"),
+            (Outcome::WouldRepair, "Would be lost"),
+            (Outcome::Refused, "May be lost"),
+        ];
+        for (outcome, words) in told {
             let (offsets, others) = sums(&report.repairs, outcome);
             if offsets + others > 0 {
                 self.line(0, "", &format!("{words}: {}, listed above.", losses(offsets, others)));

@@ -37,6 +37,7 @@ pub fn look(cluster: &Arc<Cluster>, slot: &Slot) {
     let process = &cluster.process(cluster.auditor());
     let Some(epoch) = next_epoch(slot) else { return };
     if open(cluster, process, slot, epoch).is_none() {
-        cluster.scheduler.report(Problem::Damaged(format!("nobody can open {}", slot.dir.display())));
+        return cluster.scheduler.report(Problem::Damaged(format!("nobody can open {}", slot.dir.display())));
     }
+    cluster.check(slot.history.lock().check_told());
 }

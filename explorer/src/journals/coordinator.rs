@@ -114,6 +114,9 @@ pub fn open(
         return None;
     }
     let (substrate, settings) = (process.engine.substrate(), cluster.journal_settings.clone());
+    // It may have been damaged, and repaired, meanwhile.
+    let may_meet = || slot.history.lock().harm.met.may_be_met_at(epoch.get());
+    let met_before = may_meet();
     let opened = make(process, slot, epoch).map_err(OpenError::from).and_then(|()| {
         Journal::open(substrate, &slot.dir, epoch, &process.claimant(), &process.journal_io, settings)
     });
@@ -138,11 +141,12 @@ pub fn open(
                 error,
                 OpenError::Damaged { .. }
                     | OpenError::SnapshotMissing { .. }
+                    | OpenError::JournalMissing { .. }
                     | OpenError::Foreign { .. }
                     | OpenError::NewerFormat { .. }
             );
             let text = format!("slot {} is not opened at epoch {epoch}: {error}", slot.number);
-            if is_damage {
+            if is_damage && !met_before && !may_meet() {
                 cluster.scheduler.report(Problem::Damaged(text));
             } else {
                 cluster.scheduler.note(&text);

@@ -8,10 +8,13 @@
 //!   to anybody before it asked;
 //! - acknowledgements come in the order of the appends; an append keeps its sequence number;
 //! - what was refused before it was written is never seen; an epoch has one coordinator.
+//!
+//! All of it holds for the appends that damage has not hit ([`SlotHarm`]) when it has hit others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::entries::{AppendId, View};
+use super::harm::SlotHarm;
 use crate::problem::Problem;
 
 /// The history of one slot.
@@ -29,6 +32,10 @@ pub struct SlotHistory {
     refused: BTreeSet<AppendId>,
     /// Everything that was acknowledged to anybody, in the order in which that became known.
     acknowledged: Vec<AppendId>,
+    /// What damage may have cost.
+    pub harm: SlotHarm,
+    /// Repairs that have come to their end.
+    pub repaired: u64,
     /// For the statistics.
     pub read: u64,
 }
@@ -57,11 +64,11 @@ impl SlotHistory {
                 "epoch {epoch} is shown append {id}, which was never written: {shown:?}"
             ));
         }
-        let before = self.known.range(..epoch).find(|(_, known)| !shown.starts_with(known));
+        let before = self.known.range(..epoch).find(|(_, known)| !self.begins_with(shown, known));
         if let Some((earlier, known)) = before {
             return journal(format!("epoch {earlier} knew {known:?}, epoch {epoch} is shown {shown:?}"));
         }
-        let behind = self.shown.range(epoch + 1..).find(|(_, later)| !later.starts_with(shown));
+        let behind = self.shown.range(epoch + 1..).find(|(_, later)| !self.begins_with(later, shown));
         if let Some((later, found)) = behind {
             return journal(format!("epoch {epoch} is shown {shown:?}, epoch {later} was shown {found:?}"));
         }
@@ -74,13 +81,15 @@ impl SlotHistory {
         let known = self.known.entry(epoch).or_default();
         known.push(id);
         let known = known.clone();
-        let late = self.shown.range(epoch + 1..).find(|(_, shown)| !shown.starts_with(&known));
+        let late = self.shown.range(epoch + 1..).find(|(_, shown)| !self.begins_with(shown, &known));
         if let Some((later, shown)) = late {
             return journal(format!(
                 "append {id} was acknowledged at epoch {epoch}, which knows {known:?}; epoch {later} was shown {shown:?}"
             ));
         }
-        let before = known.iter().rev().nth(1).and_then(|before| Some((before, self.sequences.get(before)?)));
+        // (Where the end of a journal is lost, numbers are given out again.)
+        let before = known.iter().rev().nth(1).filter(|before| !self.harm.has_hit(**before));
+        let before = before.and_then(|before| Some((before, self.sequences.get(before)?)));
         if let Some((before, number)) = before.filter(|(_, number)| **number >= sequence) {
             return journal(format!(
                 "append {id} was acknowledged at epoch {epoch} as {sequence}, after append {before} as {number}"
@@ -110,9 +119,32 @@ impl SlotHistory {
     pub fn served(&mut self, epoch: u32, began: usize, applied: &[AppendId]) -> Result<(), Problem> {
         self.read += applied.len() as u64;
         let must = self.acknowledged.get(..began).unwrap_or_default();
-        match must.iter().find(|id| !applied.contains(id)) {
+        match must.iter().find(|id| !applied.contains(id) && !self.harm.has_hit(**id)) {
             Some(id) => journal(format!(
                 "append {id} was acknowledged; epoch {epoch} has confirmed that it leads, and serves {applied:?}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether one list is the beginning of another, but for what damage has hit.
+    fn begins_with(&self, all: &[AppendId], first: &[AppendId]) -> bool {
+        self.harm.spared(all).starts_with(&self.harm.spared(first))
+    }
+
+    /// Those that were made and whose outcome nobody knows.
+    pub fn in_doubt(&self) -> Vec<AppendId> {
+        let known = |id: &AppendId| self.acknowledged.contains(id) || self.refused.contains(id);
+        (1..=self.last).filter(|id| !known(id)).collect()
+    }
+
+    /// At the end: of what the last coordinator was shown, what is missing was given up, and somebody was told.
+    pub fn check_told(&self) -> Result<(), Problem> {
+        let Some(shown) = self.shown.values().next_back() else { return Ok(()) };
+        let lost = self.acknowledged.iter().find(|id| !shown.contains(id) && !self.harm.may_be_gone(**id));
+        match lost {
+            Some(id) => journal(format!(
+                "append {id} was acknowledged, is lost, and no repair has said so: {shown:?}"
             )),
             None => Ok(()),
         }
@@ -196,6 +228,25 @@ mod tests {
         let mut renumbered = view(&[1, 2]);
         renumbered.sequences.insert(2, 21);
         is_wrong(history().opened(2, &renumbered));
+    }
+
+    #[test]
+    fn damage_takes_what_it_hits_and_nothing_else() {
+        let hit = || {
+            let mut history = history();
+            history.acknowledge(1, 3, 30).unwrap();
+            history.harm.damaged([2], false);
+            history
+        };
+        let mut history = hit();
+        history.opened(2, &view(&[1, 3])).unwrap();
+        history.check_told().unwrap_err();
+        history.harm.told();
+        history.check_told().unwrap();
+        history.opened(3, &view(&[1, 2, 3])).unwrap();
+        assert_eq!(history.in_doubt(), [4]);
+        is_wrong(hit().opened(2, &view(&[1, 2])));
+        is_wrong(hit().opened(2, &view(&[3, 1])));
     }
 
     #[test]

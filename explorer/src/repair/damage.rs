@@ -2,29 +2,16 @@
 //! files right before.
 
 use std::collections::BTreeSet;
-use std::io::IoSlice;
 use std::ops::Range;
-use std::path::Path;
 
 use bytes::Bytes;
 use kaas_engine::batch::{BatchHeader, HEADER_BYTES, check_crc};
-use kaas_substrate::{EntryKind, OpenMode, Result, Substrate};
+use kaas_substrate::{EntryKind, Result, Substrate};
 
-use crate::choices::Stream;
+use super::change::{Change, Damaged, below, lay_a_stranger, read};
+use super::harm::Promised;
 use crate::cluster::{Cluster, Topic};
 use crate::records::{Form, decode};
-
-/// What happens to a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    /// One bit is another.
-    Flip,
-    /// Some bytes are zeros.
-    Zero,
-    /// Its end is gone.
-    Truncate,
-    Remove,
-}
 
 /// What a file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +78,7 @@ struct Damage<'a> {
 
 impl Damage<'_> {
     fn below(&self, bound: usize) -> usize {
-        let chosen = self.cluster.scheduler.below(Stream::EVENTS, bound.max(1) as u64);
-        usize::try_from(chosen).unwrap_or(0)
+        below(&self.cluster.scheduler, bound)
     }
 
     fn act(&self) -> Result<()> {
@@ -131,57 +117,25 @@ impl Damage<'_> {
         }
         let path = dir.join(name);
         let before = read(volume, &path)?;
-        let Some(range) = self.range(change, before.len()) else { return Ok(()) };
+        let Some(damaged) = Damaged::choose(&self.cluster.scheduler, change, &before) else { return Ok(()) };
+        let range = damaged.range.clone();
         let hit = if what == What::Log { hit(&before, &range, self.topic.form) } else { Vec::new() };
         let promised = match what {
-            What::Manifest => None,
-            _ => Some(manifest.and_then(|name| promised(volume, &dir.join(name))).unwrap_or(0)),
+            What::Manifest => Promised::ByNames {
+                next_offset: newest_log.and_then(base_offset).unwrap_or(0),
+                log_start: says(&before, &["log_start_offset"]).unwrap_or(0),
+            },
+            _ => {
+                let said = manifest.and_then(|name| read(volume, &dir.join(name)).ok());
+                let said = said.and_then(|said| says(&said, &["next_offset", "high_watermark"]));
+                Promised::ByManifest(said.unwrap_or(0))
+            }
         };
         self.cluster
             .scheduler
             .note(&format_args!("{change:?} {} {range:?}, which hits {hit:?}", path.display()));
         self.topic.history.lock().harm.damaged(hit, promised);
-        self.change(volume, &path, change, &before, range)
-    }
-
-    /// The bytes that change; `None` if there are none.
-    fn range(&self, change: Change, length: usize) -> Option<Range<usize>> {
-        if change == Change::Remove {
-            return Some(0..length);
-        }
-        let from = self.below(length);
-        let to = match change {
-            Change::Flip => from + 1,
-            Change::Zero => (from + 1 + self.below(100)).min(length),
-            Change::Truncate | Change::Remove => length,
-        };
-        (from < length).then_some(from..to)
-    }
-
-    fn change(
-        &self,
-        volume: &dyn Substrate,
-        path: &Path,
-        change: Change,
-        before: &[u8],
-        range: Range<usize>,
-    ) -> Result<()> {
-        if change == Change::Remove {
-            volume.remove_file(path)?;
-            return volume.sync_dir(&self.topic.dir);
-        }
-        let file = volume.open(path, OpenMode::Write)?;
-        let at = range.start as u64;
-        match change {
-            Change::Flip => {
-                let flipped: Vec<_> =
-                    before.get(range).into_iter().flatten().map(|byte| byte ^ (1 << self.below(8))).collect();
-                file.write_all_at(&[IoSlice::new(&flipped)], at)?;
-            }
-            Change::Zero => file.write_all_at(&[IoSlice::new(&vec![0; range.len()])], at)?,
-            Change::Truncate | Change::Remove => file.set_length(at)?,
-        }
-        file.sync_data()
+        damaged.make(volume, &path)
     }
 
     /// A file that does not belong there.
@@ -190,26 +144,20 @@ impl Damage<'_> {
             ["notes", "0000000f-00000000000000000003.index", "~tmp-manifest.00000002.1.json", "claim.1"];
         let path = self.topic.dir.join(NAMES.get(self.below(NAMES.len())).copied().unwrap_or("notes"));
         self.cluster.scheduler.note(&format_args!("a stranger: {}", path.display()));
-        let file = volume.open(&path, OpenMode::CreateNew)?;
-        file.write_all_at(&[IoSlice::new(b"of nobody")], 0)?;
-        file.sync_data()?;
-        volume.sync_dir(&self.topic.dir)
+        lay_a_stranger(volume, &path)
     }
 }
 
-fn read(volume: &dyn Substrate, path: &Path) -> Result<Bytes> {
-    let file = volume.open(path, OpenMode::ReadUncached)?;
-    let mut bytes = vec![0; usize::try_from(file.length()?).unwrap_or(0)];
-    let read = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(read);
-    Ok(bytes.into())
+/// The offset that a segment of this name begins with.
+fn base_offset(log: &str) -> Option<i64> {
+    log.strip_suffix(".log")?.split('-').nth(1)?.parse().ok()
 }
 
-/// The offset below which a manifest has promised all offsets to those that have them; `None` if it cannot be read.
-fn promised(volume: &dyn Substrate, manifest: &Path) -> Option<i64> {
-    let said: serde_json::Value = serde_json::from_slice(&read(volume, manifest).ok()?).ok()?;
-    let offset = |name: &str| said.get(name)?.as_i64();
-    Some(offset("next_offset")?.max(offset("high_watermark")?))
+/// The highest of these offsets of a manifest; `None` if it cannot be read.
+fn says(manifest: &[u8], offsets: &[&str]) -> Option<i64> {
+    let said: serde_json::Value = serde_json::from_slice(manifest).ok()?;
+    let said: Option<Vec<i64>> = offsets.iter().map(|name| said.get(name)?.as_i64()).collect();
+    said?.into_iter().max()
 }
 
 /// Offsets and names of the records of all whole batches of a log that have a byte in `range`, wherever they stand.

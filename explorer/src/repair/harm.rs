@@ -9,13 +9,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::met::Met;
 use crate::names::Sender;
+
+/// Who says below which offset all offsets belong to those that have them, or have had them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promised {
+    /// A manifest that is whole.
+    ByManifest(i64),
+    /// The manifest is what was hit. The last segment begins behind everything that its leader had; and what stood in front of the
+    /// log's start was deleted.
+    ByNames { next_offset: i64, log_start: i64 },
+}
 
 /// What damage may have cost one partition.
 #[derive(Debug, Clone, Default)]
 pub struct Harm {
-    /// How often anything was damaged.
-    times: u32,
+    met: Met,
     /// Records that were hit, or cut off behind one, by name.
     hit: BTreeSet<String>,
     /// Where they stood.
@@ -24,14 +34,14 @@ pub struct Harm {
     producers: BTreeSet<i64>,
     /// A manifest was hit: what was deleted may be back.
     pub manifest_lost: bool,
-    /// Offsets below it were promised by a manifest that was whole when records were hit: nobody else gets them.
+    /// Where the log started by the manifests that were hit, whether anybody was told or not.
+    pub lost_log_start: i64,
+    /// Offsets below it were promised when records were hit, or are below what is left of names: nobody else gets them.
     floor: i64,
     /// Where leaders have ended the log in front of what was hit, by their epochs.
     cuts: BTreeMap<u32, i64>,
     /// Leaders have begun to open it before any repair: they may have ended the log, and not have come to their own end.
     may_be_cut: bool,
-    /// The epoch of the last repair since; 0: there was none.
-    repaired_at: u32,
     /// Offsets that repairs have said are lost.
     told: Vec<(i64, i64)>,
     /// Repairs that nobody has heard of: they may have said more.
@@ -40,17 +50,19 @@ pub struct Harm {
 
 impl Harm {
     /// Something of the partition is damaged. `hit` are the records that it has hit, `promised` the offset below which a manifest that
-    /// is whole has promised all offsets; none: the manifest is what was hit.
-    pub fn damaged(&mut self, hit: impl IntoIterator<Item = (i64, String)>, promised: Option<i64>) {
-        self.times += 1;
-        self.repaired_at = 0;
+    /// is whole has promised all offsets, or the manifest is what was hit.
+    pub fn damaged(&mut self, hit: impl IntoIterator<Item = (i64, String)>, promised: Promised) {
+        self.met.damaged();
         for (offset, name) in hit {
             self.places.insert(offset);
             self.hit(name);
         }
         match promised {
-            Some(promised) => self.floor = self.floor.max(promised),
-            None => (self.floor, self.manifest_lost) = (0, true),
+            Promised::ByManifest(promised) => self.floor = self.floor.max(promised),
+            Promised::ByNames { next_offset, log_start } => {
+                (self.floor, self.manifest_lost) = (self.floor.min(next_offset), true);
+                self.lost_log_start = self.lost_log_start.max(log_start);
+            }
         }
     }
 
@@ -71,12 +83,12 @@ impl Harm {
 
     /// True if anything ever was damaged.
     pub fn happened(&self) -> bool {
-        self.times > 0
+        self.met.happened()
     }
 
     /// Whether a leader of this epoch may meet damage.
     pub fn may_be_met_at(&self, epoch: u32) -> bool {
-        self.happened() && (self.repaired_at == 0 || epoch < self.repaired_at)
+        self.met.may_be_met_at(epoch)
     }
 
     /// Whether damage may have taken a record.
@@ -125,7 +137,7 @@ impl Harm {
     /// A repair has begun, when there was so much damage.
     pub fn repair_begins(&mut self) -> u32 {
         self.unheard += 1;
-        self.times
+        self.met.times()
     }
 
     /// A repair that began when there was so much damage has come to its end, at an epoch, if it has claimed one, and has said what is
@@ -133,14 +145,14 @@ impl Harm {
     pub fn repaired(&mut self, began: u32, epoch: Option<u32>, lost: impl IntoIterator<Item = (i64, i64)>) {
         self.unheard = self.unheard.saturating_sub(1);
         self.told.extend(lost);
-        if let Some(epoch) = epoch.filter(|_| began == self.times) {
-            self.repaired_at = self.repaired_at.max(epoch);
+        if let Some(epoch) = epoch {
+            self.met.repaired(began, epoch);
         }
     }
 
     /// Nothing is left to be repaired, and every leader from now on has a higher epoch than this.
     pub fn repaired_for_good(&mut self, epoch: u32) {
-        self.repaired_at = self.repaired_at.max(epoch).max(1);
+        self.met.repaired_for_good(epoch);
     }
 
     /// Whether somebody was told that an offset is lost, or nobody listened.
@@ -157,13 +169,13 @@ mod tests {
     fn leaders_behind_a_repair_meet_no_damage() {
         let mut harm = Harm::default();
         assert!(!harm.may_be_met_at(1));
-        harm.damaged([(3, "1-0".to_owned())], Some(7));
+        harm.damaged([(3, "1-0".to_owned())], Promised::ByManifest(7));
         assert!(harm.may_be_met_at(1) && harm.may_be_met_at(9));
         let began = harm.repair_begins();
         harm.repaired(began, Some(5), []);
         assert!(harm.may_be_met_at(4) && !harm.may_be_met_at(5) && !harm.may_be_met_at(6));
         let began = harm.repair_begins();
-        harm.damaged([], Some(0));
+        harm.damaged([], Promised::ByManifest(0));
         assert!(harm.may_be_met_at(6));
         harm.repaired(began, Some(7), []);
         assert!(harm.may_be_met_at(8), "it was damaged again meanwhile");
@@ -174,8 +186,8 @@ mod tests {
                 && !harm.has_hit_producer(10)
         );
         assert!(!harm.may_be_anothers(6) && harm.may_be_anothers(7));
-        harm.damaged([], None);
-        assert!(harm.may_be_anothers(0) && harm.manifest_lost);
+        harm.damaged([], Promised::ByNames { next_offset: 4, log_start: 2 });
+        assert!(!harm.may_be_anothers(3) && harm.may_be_anothers(4) && harm.manifest_lost);
     }
 
     #[test]

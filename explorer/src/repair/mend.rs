@@ -1,5 +1,6 @@
 //! Repairs: `kaas-engine verify --repair` as a process of its own, on any host, with whatever happens beside it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -28,7 +29,8 @@ fn expected(topic: &Topic) -> Expected {
     }
 }
 
-fn incarnation(process: &Process) -> String {
+/// Who a repair in a process is to claims.
+pub fn incarnation(process: &Process) -> String {
     format!("repair {}", process.id)
 }
 
@@ -56,32 +58,37 @@ fn repair(cluster: &Cluster, process: &Process, topic: &Topic) -> Option<Repaire
         &Mode::Repair(claimant),
         &Progress::default(),
     );
-    let epoch = epoch_of(cluster, process, topic);
-    topic.assigned.fetch_max(epoch.unwrap_or(0), Ordering::Relaxed);
-    if process.is_dead() {
-        return None;
-    }
-    cluster.scheduler.note(&format_args!("repaired at epoch {epoch:?}: {repaired:?}"));
-    let Some(Repaired { outcome, lost, .. }) = &repaired else {
-        topic.history.lock().harm.repaired(began, None, []);
-        return None;
-    };
-    if *outcome == Outcome::Repaired {
-        let lost: Vec<_> = lost.iter().map(|lost| (lost.from, lost.to)).collect();
-        let mut history = topic.history.lock();
-        history.repaired += 1;
-        let checked = history.check_lost(&lost);
-        history.harm.repaired(began, epoch, lost);
-        drop(history);
-        cluster.check(checked);
-    }
-    repaired
+    heard(cluster, process, topic, began, repaired.as_ref());
+    repaired.filter(|_| !process.is_dead())
 }
 
-/// The epoch that a repair has claimed, by the fence.
-fn epoch_of(cluster: &Cluster, process: &Process, topic: &Topic) -> Option<u32> {
+/// A repair of a partition, which began when there was so much damage, is over: checks what it says is lost. None: nothing was wrong.
+pub fn heard(cluster: &Cluster, process: &Process, topic: &Topic, began: u32, repaired: Option<&Repaired>) {
+    let epoch = epoch_of(cluster, process, &topic.dir);
+    topic.assigned.fetch_max(epoch.unwrap_or(0), Ordering::Relaxed);
+    if process.is_dead() {
+        return;
+    }
+    cluster.scheduler.note(&format_args!("repaired at epoch {epoch:?}: {repaired:?}"));
+    let Some(Repaired { outcome, lost, .. }) = repaired else {
+        return topic.history.lock().harm.repaired(began, None, []);
+    };
+    let lost: Vec<_> = lost.iter().map(|lost| (lost.from, lost.to)).collect();
+    let is_done = *outcome == Outcome::Repaired;
+    let mut history = topic.history.lock();
+    history.repaired += u64::from(is_done);
+    // One that was begun and has not come to its end says what it may have lost: as it was deposed, others have removed what they do
+    // not need.
+    let checked = if is_done { history.check_lost(&lost) } else { Ok(()) };
+    history.harm.repaired(began, epoch.filter(|_| is_done), lost);
+    drop(history);
+    cluster.check(checked);
+}
+
+/// The epoch of a directory that a repair has claimed, by the fence.
+pub fn epoch_of(cluster: &Cluster, process: &Process, dir: &Path) -> Option<u32> {
     let volume = cluster.storage.mount(cluster.auditor());
-    let records = leadership::records(&*volume, &topic.dir).ok()?;
+    let records = leadership::records(&*volume, dir).ok()?;
     let own = incarnation(process);
     let its =
         |record: &FenceRecord| matches!(record, FenceRecord::Claimed { owner } if owner.incarnation == own);

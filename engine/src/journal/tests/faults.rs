@@ -214,6 +214,20 @@ fn damage_is_refused_and_left_as_it_is() {
     assert_eq!(numbers(&open(&volume, next).1), [0, 1, 2, 3, 4]);
 }
 
+/// Nobody goes on without what a lost journal held, as if the slot had never been used.
+#[test]
+fn a_snapshot_without_any_journal_is_not_an_empty_slot() {
+    let volume = born(Memory::new());
+    let (journal, _) = open(&volume, 1);
+    journal.append(&[1]).wait().unwrap();
+    journal.write_snapshot(Sequence(1), &[0]).wait().unwrap();
+    drop(journal);
+    volume.remove_file(&Path::new(SLOT).join("journal.00000001.1.jsonl")).unwrap();
+    let error = try_open(&volume, 2, settings()).unwrap_err();
+    assert!(matches!(error, OpenError::JournalMissing { .. }), "{error}");
+    assert_eq!(files(&volume), ["snapshot.00000001.1.json"], "nothing was written or removed");
+}
+
 #[test]
 fn newer_formats_are_refused() {
     let volume = born(Memory::new());

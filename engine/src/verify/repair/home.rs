@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use super::lead::still_leads;
 use super::quarantine::{self, Quarantined};
 use super::steward::Steward;
-use super::{Mode, Repaired, is_file, said};
+use super::{Mode, Repaired, is_file, said, unfinished};
 use crate::identity::read_partition;
 use crate::layout::{
     META_FILE, PRODUCER_IDS, PRODUCER_IDS_BLOCK, TOPIC_CONFIG, TOPIC_ID_FORMAT, TopicIdFile,
@@ -90,11 +90,15 @@ impl HomeRepair<'_> {
         let mut topic_id = None;
         match outcome {
             Err(reason) => repaired.reason = Some(reason),
-            Ok((plan, _)) if !plan.changes_anything() => {
+            Ok((plan, _, Err(error))) => {
+                repaired.reason = Some(unfinished(&error, !plan.given_up.is_empty()));
+                repaired.given_up = plan.given_up;
+            }
+            Ok((plan, ..)) if !plan.changes_anything() => {
                 repaired.reason = Some("nothing of what was found can be repaired".to_owned());
                 repaired.left = plan.left;
             }
-            Ok((plan, epoch)) => {
+            Ok((plan, epoch, Ok(()))) => {
                 repaired.outcome = self.mode.done();
                 let claim = format!("claim epoch {epoch} of {}", Steward::controller_dir().display());
                 repaired.steps = std::iter::once(claim).chain(plan.steps).collect();
@@ -121,18 +125,19 @@ impl HomeRepair<'_> {
         findings
     }
 
-    fn repair(&self, findings: Vec<Finding>) -> Result<(Plan, Epoch), String> {
+    /// What is done, at which epoch, and whether it came to its end.
+    fn repair(&self, findings: Vec<Finding>) -> Result<(Plan, Epoch, Result<(), String>), String> {
         super::refusal(self.context.substrate, self.dir).map_or(Ok(()), Err)?;
         let plan = self.plan(&findings)?;
         if !plan.changes_anything() {
-            return Ok((plan, Epoch::NONE));
+            return Ok((plan, Epoch::NONE, Ok(())));
         }
         let (epoch, controller) = self.steward.controller()?;
-        let Some(controller) = controller else { return Ok((plan, epoch)) };
+        let Some(controller) = controller else { return Ok((plan, epoch, Ok(()))) };
         // What a controller did before it was deposed is seen only now.
         let plan = self.plan(&self.findings())?;
-        self.act(&plan, &controller).map_err(|error| format!("{error}; the repair may be repeated"))?;
-        Ok((plan, epoch))
+        let acted = self.act(&plan, &controller);
+        Ok((plan, epoch, acted))
     }
 
     fn plan(&self, findings: &[Finding]) -> Result<Plan, String> {

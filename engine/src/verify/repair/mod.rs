@@ -100,9 +100,10 @@ pub struct Repaired {
     pub reason: Option<String>,
     /// What is done, in order.
     pub steps: Vec<String>,
-    /// Offsets that counted and that no file has any more.
+    /// Offsets that counted and that no file has any more. Of a repair that was begun and refused, those that it may have lost.
     pub lost: Vec<Lost>,
-    /// What else was acknowledged, or may have been, and cannot be read: given up because that was accepted.
+    /// What else was acknowledged, or may have been, and cannot be read: given up because that was accepted. Of a repair that
+    /// was begun and refused, what it may have given up.
     pub given_up: Vec<String>,
     /// What cannot be known any more.
     pub unknown: Vec<String>,
@@ -250,6 +251,16 @@ fn said<E: Error + 'static>(error: &E) -> String {
         next = cause.source();
     }
     error.to_string()
+}
+
+/// What is said of a repair that was begun and could not come to its end. `loses`: it gives something up, which nobody can tell
+/// afterwards.
+fn unfinished(error: &str, loses: bool) -> String {
+    if loses {
+        format!("{error}; what is lost by this repair may be gone already, and it may be repeated")
+    } else {
+        format!("{error}; what counted still does, and the repair may be repeated")
+    }
 }
 
 /// Why nothing in `dir` can be repaired.

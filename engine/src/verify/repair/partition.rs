@@ -9,7 +9,7 @@ use super::lead::Led;
 use super::looked::Looked;
 use super::plan::{self, Plan};
 use super::steward::Steward;
-use super::{Mode, Repaired, act, said, salvage};
+use super::{Mode, Repaired, act, said, salvage, unfinished};
 use crate::leadership::Leadership;
 use crate::planted::{Bug, planted};
 use crate::types::Epoch;
@@ -42,11 +42,15 @@ impl PartitionRepair<'_> {
             return Some(repaired);
         }
         match self.repair(&led, &findings) {
-            Ok((plan, epoch)) => {
+            Ok((plan, epoch, acted)) => {
+                repaired.lost = plan.lost();
+                if let Err(error) = acted {
+                    repaired.reason = Some(unfinished(&error, !repaired.lost.is_empty()));
+                    return Some(repaired);
+                }
                 repaired.outcome = self.mode.done();
                 repaired.steps = led.steps(epoch);
                 repaired.steps.extend(plan.steps());
-                repaired.lost = plan.lost();
                 repaired.unknown = plan.unknown;
             }
             Err(reason) => repaired.reason = Some(reason),
@@ -61,7 +65,12 @@ impl PartitionRepair<'_> {
             && (finding.kind != Kind::UnknownFile || super::is_file(self.context, &finding.file))
     }
 
-    fn repair(&self, led: &Led<'_>, findings: &[Finding]) -> Result<(Plan, Epoch), String> {
+    /// What is done, at which epoch, and whether it came to its end.
+    fn repair(
+        &self,
+        led: &Led<'_>,
+        findings: &[Finding],
+    ) -> Result<(Plan, Epoch, Result<(), String>), String> {
         let view = self.look()?;
         if findings.iter().any(|finding| finding.kind == Kind::ForeignSegment) {
             // What cannot be repaired is said before anything is claimed.
@@ -70,12 +79,20 @@ impl PartitionRepair<'_> {
         let written = view.names.written().unwrap_or(Epoch::NONE);
         let (epoch, leadership) = led.epoch(self.mode, written)?;
         match leadership {
-            None => Ok((self.plan(&view, findings, epoch)?, epoch)),
-            Some(leadership) => Ok((self.act(led, &leadership, view)?, epoch)),
+            None => Ok((self.plan(&view, findings, epoch)?, epoch, Ok(()))),
+            Some(leadership) => {
+                let (plan, acted) = self.act(led, &leadership, view)?;
+                Ok((plan, epoch, acted))
+            }
         }
     }
 
-    fn act(&self, led: &Led<'_>, leadership: &Leadership, before: View) -> Result<Plan, String> {
+    fn act(
+        &self,
+        led: &Led<'_>,
+        leadership: &Leadership,
+        before: View,
+    ) -> Result<(Plan, Result<(), String>), String> {
         // What a leader did before it was fenced out is seen only now.
         let view = if planted(Bug::RepairTrustsFirstLook) { before } else { self.look()? };
         self.make_durable(&view)?;
@@ -84,13 +101,12 @@ impl PartitionRepair<'_> {
             return Err(reason);
         }
         let mut plan = self.plan(&view, &findings, leadership.epoch())?;
-        led.fill(leadership)
+        let acted = led
+            .fill(leadership)
             .map_err(Into::into)
             .and_then(|()| act::act(self.substrate, self.dir, &view, &mut plan, leadership))
-            .map_err(|error| {
-                format!("{}; what counted still does, and the repair may be repeated", said(&error))
-            })?;
-        Ok(plan)
+            .map_err(|error| said(&error));
+        Ok((plan, acted))
     }
 
     fn look(&self) -> Result<View, String> {

@@ -9,9 +9,10 @@ use kaas_substrate::{Substrate, printable};
 
 use super::lead::{Led, still_leads};
 use super::quarantine::{self, Quarantined};
-use super::{Mode, Repaired, is_file, said};
+use super::{Mode, Repaired, is_file, said, unfinished};
 use crate::journal::{Salvaged, is_journal_file, make_durable, salvage};
 use crate::leadership::Leadership;
+use crate::planted::{Bug, planted};
 use crate::types::Epoch;
 use crate::verify::finding::{Finding, Kind};
 use crate::verify::slots;
@@ -46,11 +47,16 @@ impl SlotRepair<'_> {
     pub(super) fn run(&self, findings: &[Finding]) -> Option<Repaired> {
         let mut repaired = Repaired::of(self.dir(), findings)?;
         match self.repair(findings) {
-            Ok((plan, epoch)) => {
+            Ok((plan, epoch, acted)) => {
+                let given_up = plan.salvaged.map(|salvaged| salvaged.given_up).unwrap_or_default();
+                repaired.given_up = if planted(Bug::RepairSaysNothing) { Vec::new() } else { given_up };
+                if let Err(error) = acted {
+                    repaired.reason = Some(unfinished(&error, !repaired.given_up.is_empty()));
+                    return Some(repaired);
+                }
                 repaired.outcome = self.mode.done();
                 repaired.steps = self.led.steps(epoch);
                 repaired.steps.extend(plan.steps);
-                repaired.given_up = plan.salvaged.map(|salvaged| salvaged.given_up).unwrap_or_default();
                 repaired.left = plan.left;
             }
             Err(reason) => repaired.reason = Some(reason),
@@ -58,7 +64,8 @@ impl SlotRepair<'_> {
         Some(repaired)
     }
 
-    fn repair(&self, findings: &[Finding]) -> Result<(Plan, Epoch), String> {
+    /// What is done, at which epoch, and whether it came to its end.
+    fn repair(&self, findings: &[Finding]) -> Result<(Plan, Epoch, Result<(), String>), String> {
         self.refusal(findings).or_else(|| self.led.refusal()).map_or(Ok(()), Err)?;
         // What cannot be repaired is said before anything is claimed.
         let plan = self.plan(findings, None)?;
@@ -69,7 +76,7 @@ impl SlotRepair<'_> {
         }
         let (epoch, leadership) = self.led.epoch(self.mode, written)?;
         let Some(leadership) = leadership else {
-            return Ok((self.plan(findings, Some(epoch))?, epoch));
+            return Ok((self.plan(findings, Some(epoch))?, epoch, Ok(())));
         };
         drop(plan);
         // What a coordinator did before it was deposed is seen only now.
@@ -77,9 +84,8 @@ impl SlotRepair<'_> {
         let findings = self.look();
         self.refusal(&findings).map_or(Ok(()), Err)?;
         let plan = self.plan(&findings, Some(epoch))?;
-        self.act(&plan, &leadership)
-            .map_err(|error| format!("{error}; what counted still does, and the repair may be repeated"))?;
-        Ok((plan, epoch))
+        let acted = self.act(&plan, &leadership);
+        Ok((plan, epoch, acted))
     }
 
     fn look(&self) -> Vec<Finding> {

@@ -119,7 +119,7 @@ fn describe(outcome: &Outcome) -> serde_json::Value {
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Scenario>, String> {
     if names.is_empty() {
-        return Ok(SCENARIOS.iter().collect());
+        return Ok(SCENARIOS.to_vec());
     }
     let find = |name: &String| {
         by_name(name).ok_or_else(|| format!("there is no scenario {name:?}; --list shows those there are"))
