@@ -288,10 +288,7 @@ fn wrong_values_of_the_environment_are_told_with_their_variable() {
 fn memory_mode_leaves_nothing() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("data");
-    let mut process = kaas_fault_injection::process::BrokerCommand::new(env!("CARGO_BIN_EXE_kaas"), &dir)
-        .env("KAAS_MEMORY", "1")
-        .start()
-        .unwrap();
+    let mut process = command(&dir, &[]).env("KAAS_MEMORY", "1").start().unwrap();
     let mut client = raw::Client::connect(process.bootstrap());
     client.create_topic("t", 1, &[]);
     assert_eq!(client.produce("t", 0, batch(&[b"x"])).base_offset, 0);

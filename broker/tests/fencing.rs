@@ -15,11 +15,9 @@
 
 mod durability_support;
 
-use std::collections::BTreeSet;
-
 use durability_support::client::{Client, Failure};
-use durability_support::contest::{PARTITIONS, Side, TOPIC, by_force, check_acknowledged, take_over};
-use durability_support::history::{History, Log};
+use durability_support::contest::{Chain, TOPIC};
+use durability_support::history::History;
 use durability_support::random::Random;
 use durability_support::record::{Tag, batch};
 use durability_support::{PATIENCE, kaas, wait_until};
@@ -61,58 +59,28 @@ fn chain_of_takeovers(name: &str, pauses: bool) {
     let dir = tempfile::tempdir().unwrap();
     let command = kaas(dir.path());
     let history = History::default();
-    let broker = command.start().unwrap();
-    Client::connect(broker.bootstrap()).unwrap().create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    let mut earlier = Side::start(broker, 1, &history, &mut random);
-    let mut retrying = BTreeSet::from([10, 11]);
+    let mut chain = Chain::begin(command.start().unwrap(), &history, &mut random);
     for number in 2..TAKEOVERS + 2 {
-        wait_until("acknowledgements", || {
-            let bounds = earlier.committed.bounds();
-            earlier.acknowledged(&history) > 100
-                && bounds.len() == PARTITIONS as usize
-                && bounds.values().all(|bounds| bounds.acknowledged > 0)
-        });
+        chain.wait_for_load();
         std::thread::sleep(random.millis(0..200));
         if pauses {
-            earlier.broker.pause().unwrap();
+            chain.earlier.broker.pause().unwrap();
         }
-        let broker = by_force(&command);
-        let takeover = take_over(&broker, &history, number);
-        let later = Side::start(broker, number, &history, &mut random);
-        retrying.extend([10 * number, 10 * number + 1]);
+        let (takeover, later) = chain.take_over(&command, number, &mut random);
         if pauses {
             // The later one has written more by the time the earlier goes on.
             wait_until("acknowledgements", || later.acknowledged(&history) > 50);
-            earlier.broker.resume().unwrap();
+            chain.earlier.broker.resume().unwrap();
         }
         // Both are under load for a while; what the earlier one had in hand comes to an end.
         std::thread::sleep(random.millis(300..900));
         wait_until("acknowledgements", || later.acknowledged(&history) > 100);
-        check_admin(&earlier.broker, &later.broker);
-
-        let Side { broker: mut deposed, load, committed } = earlier;
-        let refused = load.end();
-        println!("takeover {number}: refused produces {:?}, commits {:?}", refused.produces, refused.commits);
-        check_acknowledged(&deposed, &committed, &history, &takeover);
-        assert!(!refused.produces.is_empty(), "the deposed broker refused no produce");
+        check_admin(&chain.earlier.broker, &later.broker);
+        println!("takeover {number}");
+        let refused = chain.succeed(later, &takeover);
         assert!(!refused.commits.is_empty(), "the deposed broker refused no commit");
-        assert!(deposed.is_running(), "a deposed broker says so, it does not fall over:\n{}", deposed.said());
-        deposed.kill().unwrap();
-        earlier = later;
     }
-    let Side { broker, load, .. } = earlier;
-    load.end();
-    let log = Log::read(broker.bootstrap(), TOPIC, PARTITIONS).unwrap();
-    let records = history.judge(&log, &retrying);
-    println!(
-        "{records} records, {} acknowledged, {} consumed",
-        history.acknowledged_records(),
-        history.consumed_records()
-    );
-    drop(broker);
-    // And once more from the files alone.
-    let broker = command.start().unwrap();
-    history.judge(&Log::read(broker.bootstrap(), TOPIC, PARTITIONS).unwrap(), &retrying);
+    chain.end(&command);
 }
 
 /// The deposed broker promises nothing about topics either.

@@ -12,14 +12,12 @@
 
 mod durability_support;
 
-use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use durability_support::client::Client;
-use durability_support::contest::{PARTITIONS, Side, TOPIC, by_force, check_acknowledged, take_over};
-use durability_support::history::{History, Log};
+use durability_support::contest::Chain;
+use durability_support::history::History;
 use durability_support::random::Random;
 use durability_support::wait_until;
 use kaas_fault_injection::lab::{Lab, Machine, Nfs, guest_path, why_not};
@@ -64,30 +62,19 @@ fn a_broker_in_trouble_is_deposed_by_one_on_another_host() {
     lab.nfs().enter_network().unwrap();
     let mut random = Random::for_test("two hosts");
     let history = History::default();
-    let broker = kaas_on(&lab, 1).start().unwrap();
-    Client::connect(broker.bootstrap()).unwrap().create_topic(TOPIC, PARTITIONS, &[]).unwrap();
-    let mut earlier = Side::start(broker, 1, &history, &mut random);
-    let mut retrying = BTreeSet::from([10, 11]);
+    let mut chain = Chain::begin(kaas_on(&lab, 1).start().unwrap(), &history, &mut random);
     let troubles = [Trouble::Frozen, Trouble::CutOff, Trouble::CutOff, Trouble::Frozen];
     for (number, trouble) in (2..).zip(troubles) {
         // Brokers 1, 3, 5 on one host, 2, 4 on the other.
         let (in_trouble, host) = if number % 2 == 0 { (1, 2) } else { (2, 1) };
-        wait_until("acknowledgements", || {
-            let bounds = earlier.committed.bounds();
-            earlier.acknowledged(&history) > 100
-                && bounds.len() == PARTITIONS as usize
-                && bounds.values().all(|bounds| bounds.acknowledged > 0)
-        });
+        chain.wait_for_load();
         println!("broker {}: {trouble:?}", number - 1);
         match trouble {
             Trouble::Frozen => lab.nfs().stop(Machine::Client(in_trouble)).unwrap(),
             Trouble::CutOff => lab.nfs().cut(in_trouble).unwrap(),
         }
-        let broker = by_force(&kaas_on(&lab, host));
-        let takeover = take_over(&broker, &history, number);
+        let (takeover, later) = chain.take_over(&kaas_on(&lab, host), number, &mut random);
         println!("broker {number} has taken over");
-        let later = Side::start(broker, number, &history, &mut random);
-        retrying.extend([10 * number, 10 * number + 1]);
         wait_until("acknowledgements", || later.acknowledged(&history) > 100);
         match trouble {
             Trouble::Frozen => lab.nfs().cont(Machine::Client(in_trouble)).unwrap(),
@@ -97,24 +84,8 @@ fn a_broker_in_trouble_is_deposed_by_one_on_another_host() {
         // Both are under load, until the earlier one has refused what it cannot promise any more.
         std::thread::sleep(Duration::from_secs(3));
         wait_until("acknowledgements", || later.acknowledged(&history) > 300);
-
-        let Side { broker: mut deposed, load, committed } = earlier;
-        let refused = load.end();
-        println!("{trouble:?}: refused produces {:?}, commits {:?}", refused.produces, refused.commits);
-        check_acknowledged(&deposed, &committed, &history, &takeover);
-        assert!(!refused.produces.is_empty(), "the deposed broker refused no produce");
-        assert!(deposed.is_running(), "a deposed broker says so, it does not fall over:\n{}", deposed.said());
-        deposed.kill().unwrap();
-        earlier = later;
+        chain.succeed(later, &takeover);
     }
-    let Side { broker, load, .. } = earlier;
-    load.end();
-    let log = Log::read(broker.bootstrap(), TOPIC, PARTITIONS).unwrap();
-    let records = history.judge(&log, &retrying);
-    let (acknowledged, consumed) = (history.acknowledged_records(), history.consumed_records());
-    println!("{records} records, {acknowledged} acknowledged, {consumed} consumed");
-    drop(broker);
-    // And once more from the files alone, on the host that did not lead last.
-    let broker = kaas_on(&lab, 2).start().unwrap();
-    history.judge(&Log::read(broker.bootstrap(), TOPIC, PARTITIONS).unwrap(), &retrying);
+    // At last by the host that did not lead last.
+    chain.end(&kaas_on(&lab, 2));
 }

@@ -1,6 +1,6 @@
 //! Two brokers on one directory: each under a load of its own, until the later has deposed the earlier.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use kaas_protocol::ErrorCode;
 
 use super::client::Client;
 use super::committer::{self, Committed};
-use super::history::{Acknowledged, History};
+use super::history::{Acknowledged, History, Log};
 use super::producer::{self, Plan};
 use super::random::Random;
 use super::record::{Tag, batch};
@@ -20,7 +20,7 @@ pub const PARTITIONS: i32 = 3;
 pub const GROUP: &str = "contestants";
 
 /// A broker that takes the directory whoever has it.
-pub fn by_force(command: &BrokerCommand) -> BrokerProcess {
+fn by_force(command: &BrokerCommand) -> BrokerProcess {
     command.clone().arg("--ignore-lock").start().unwrap()
 }
 
@@ -93,7 +93,7 @@ pub struct Takeover {
 }
 
 /// Takes every partition and the group over, by using them.
-pub fn take_over(broker: &BrokerProcess, history: &History, number: u32) -> Takeover {
+fn take_over(broker: &BrokerProcess, history: &History, number: u32) -> Takeover {
     let mut client = Client::connect(broker.bootstrap()).unwrap();
     let mut leads_since = BTreeMap::new();
     for partition in 0..PARTITIONS {
@@ -134,9 +134,77 @@ pub fn take_over(broker: &BrokerProcess, history: &History, number: u32) -> Take
     Takeover { leads_since, offsets }
 }
 
+/// Brokers on one directory that depose each other, one after the other.
+pub struct Chain<'a> {
+    pub history: &'a History,
+    /// The one that leads.
+    pub earlier: Side,
+    /// Producers that repeat what was not acknowledged.
+    pub retrying: BTreeSet<u32>,
+}
+
+impl<'a> Chain<'a> {
+    /// The first broker, under load; the topic is made.
+    pub fn begin(broker: BrokerProcess, history: &'a History, random: &mut Random) -> Self {
+        Client::connect(broker.bootstrap()).unwrap().create_topic(TOPIC, PARTITIONS, &[]).unwrap();
+        let earlier = Side::start(broker, 1, history, random);
+        Self { history, earlier, retrying: BTreeSet::from([10, 11]) }
+    }
+
+    /// Waits until the one that leads has acknowledged a lot, offsets of each partition too.
+    pub fn wait_for_load(&self) {
+        wait_until("acknowledgements", || {
+            let bounds = self.earlier.committed.bounds();
+            self.earlier.acknowledged(self.history) > 100
+                && bounds.len() == PARTITIONS as usize
+                && bounds.values().all(|bounds| bounds.acknowledged > 0)
+        });
+    }
+
+    /// A later broker takes everything over, and gets a load of its own.
+    pub fn take_over(
+        &mut self,
+        command: &BrokerCommand,
+        number: u32,
+        random: &mut Random,
+    ) -> (Takeover, Side) {
+        let broker = by_force(command);
+        let takeover = take_over(&broker, self.history, number);
+        self.retrying.extend([10 * number, 10 * number + 1]);
+        (takeover, Side::start(broker, number, self.history, random))
+    }
+
+    /// The earlier one has refused what it could not promise any more, and is ended; `later` is the one that leads. What the
+    /// earlier one refused.
+    pub fn succeed(&mut self, later: Side, takeover: &Takeover) -> Refused {
+        let Side { broker: mut deposed, load, committed } = std::mem::replace(&mut self.earlier, later);
+        let refused = load.end();
+        println!("refused produces {:?}, commits {:?}", refused.produces, refused.commits);
+        check_acknowledged(&deposed, &committed, self.history, takeover);
+        assert!(!refused.produces.is_empty(), "the deposed broker refused no produce");
+        assert!(deposed.is_running(), "a deposed broker says so, it does not fall over:\n{}", deposed.said());
+        deposed.kill().unwrap();
+        refused
+    }
+
+    /// Ends the last one and its load, judges what it serves, and then what a broker of `command` does from the files alone.
+    pub fn end(self, command: &BrokerCommand) {
+        let Self { history, earlier: Side { broker, load, .. }, retrying } = self;
+        load.end();
+        let judge = |broker: &BrokerProcess| {
+            history.judge(&Log::read(broker.bootstrap(), TOPIC, PARTITIONS).unwrap(), &retrying)
+        };
+        let records = judge(&broker);
+        let (acknowledged, consumed) = (history.acknowledged_records(), history.consumed_records());
+        println!("{records} records, {acknowledged} acknowledged, {consumed} consumed");
+        drop(broker);
+        judge(&command.start().unwrap());
+    }
+}
+
 /// Nothing that was sent to `deposed` after the takeover may have been acknowledged, and no offset of the group that its
 /// successor did not find.
-pub fn check_acknowledged(
+fn check_acknowledged(
     deposed: &BrokerProcess,
     committed: &Committed,
     history: &History,

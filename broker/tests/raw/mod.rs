@@ -1,17 +1,27 @@
 //! A client that says exactly what a test wants said: frames over a blocking socket, and the real binary to talk
 //! to.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+pub mod groups;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
 use kaas_engine::batch::{BatchOptions, Producer, SimpleRecord, data_batch};
 use kaas_engine::types::{ProducerId, Timestamp};
 use kaas_fault_injection::process::{BrokerCommand, BrokerProcess};
+use kaas_protocol::DeleteRecordsRequest;
+use kaas_protocol::ListOffsetsRequest;
 use kaas_protocol::messages::create_topics::{CreatableTopic, CreatableTopicConfig};
+use kaas_protocol::messages::delete_records::DeleteRecordsPartition;
+use kaas_protocol::messages::delete_records::DeleteRecordsTopic;
 use kaas_protocol::messages::fetch::{FetchPartition, FetchTopic, PartitionData};
+use kaas_protocol::messages::list_offsets::ListOffsetsPartition;
+use kaas_protocol::messages::list_offsets::ListOffsetsPartitionResponse;
+use kaas_protocol::messages::list_offsets::ListOffsetsTopic;
 use kaas_protocol::messages::produce::{PartitionProduceData, PartitionProduceResponse, TopicProduceData};
 use kaas_protocol::{
     CreateTopicsRequest, ErrorCode, FetchRequest, FetchResponse, KString, ProduceRequest, ProduceResponse,
@@ -49,8 +59,9 @@ impl Broker {
     }
 }
 
-pub fn command(dir: &TempDir, arguments: &[&str]) -> BrokerCommand {
-    let command = BrokerCommand::new(env!("CARGO_BIN_EXE_kaas"), dir.path());
+/// The real binary on `dir`.
+pub fn command(dir: impl AsRef<Path>, arguments: &[&str]) -> BrokerCommand {
+    let command = BrokerCommand::new(env!("CARGO_BIN_EXE_kaas"), dir.as_ref());
     arguments.iter().fold(command, |command, argument| command.arg(*argument))
 }
 
@@ -214,3 +225,28 @@ pub fn record_bytes(data: &PartitionData) -> Bytes {
 }
 
 pub type Produced = ProduceResponse;
+
+pub fn list_offset(
+    client: &mut Client,
+    version: i16,
+    topic: &str,
+    timestamp: i64,
+) -> ListOffsetsPartitionResponse {
+    let partition = ListOffsetsPartition { timestamp, ..ListOffsetsPartition::default() };
+    let topic = ListOffsetsTopic { name: topic.into(), partitions: vec![partition] };
+    let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..ListOffsetsRequest::default() };
+    client.call(version, &request).topics[0].partitions[0].clone()
+}
+
+/// DeleteRecords in the first partition of a topic: the answer's error and new log start.
+pub fn delete_records(client: &mut Client, topic: &str, offset: i64) -> (ErrorCode, i64) {
+    let partition = DeleteRecordsPartition { partition_index: 0, offset };
+    let topic = DeleteRecordsTopic { name: topic.into(), partitions: vec![partition] };
+    let request = DeleteRecordsRequest { topics: vec![topic], timeout_ms: 10_000 };
+    let answer = client.call(2, &request).topics[0].partitions[0].clone();
+    (answer.error_code, answer.low_watermark)
+}
+
+pub fn topic(name: &str, num_partitions: i32, replication_factor: i16) -> CreatableTopic {
+    CreatableTopic { name: name.into(), num_partitions, replication_factor, ..CreatableTopic::default() }
+}
