@@ -138,7 +138,7 @@ fn of_data(dir: &Path, error: &ControlError) -> Option<String> {
         ControlError::Storage(error) => return of_storage(dir, error),
         ControlError::Claim { source, .. } => match source.downcast_ref::<ClaimError>() {
             Some(ClaimError::Storage(error)) => return of_storage(dir, error),
-            Some(ClaimError::OutOfRange { .. }) => verify(dir),
+            Some(ClaimError::OutOfRange { .. } | ClaimError::OutOfReach { .. }) => verify(dir),
             _ => return None,
         },
         ControlError::Locked { .. } => {
