@@ -205,6 +205,27 @@ fn without_file_descriptors_a_leader_goes_on_when_there_are_some_again() {
 }
 
 #[test]
+fn what_waits_for_a_sync_is_acknowledged_if_something_else_has_synced_it() {
+    let mut volume = Volume::memory();
+    volume.config.segment_bytes = 100;
+    let rules = Rules::new([]);
+    let mut faulty = through(&volume, Arc::clone(&rules) as _);
+    faulty.settings.fence_retry_ms = 500;
+    let log = faulty.open();
+    log.append(&["a"]).unwrap();
+    let none = Verdict::Fail(ErrorClass::NoDescriptors);
+    rules.add(Rule::nth(Point::SyncDir, 1, none));
+    rules.add(Rule::nth(Point::Create, 2, none));
+    let waiting = log.partition.append(&batch(&["b"]), AppendOptions::default()).unwrap();
+    // It syncs the segment that it ends, and cannot create its own.
+    let refused = log.append(&["refused"]);
+    assert!(matches!(refused, Err(AppendError::NoDescriptors(_))), "{refused:?}");
+    until("it is acknowledged", || waiting.is_told());
+    assert_eq!(waiting.wait().unwrap().unwrap().base_offset, Offset(1));
+    assert_eq!(log.values(), ["a", "b"]);
+}
+
+#[test]
 fn no_space_in_the_middle_of_a_write_leaves_no_trace() {
     let volume = Volume::memory();
     let rules = Rules::new([]);

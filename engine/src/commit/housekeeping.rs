@@ -30,8 +30,11 @@ impl Partition {
             }
             Request::Flush => {
                 (writer.flush_armed, writer.sync_armed) = (false, false);
+                // What a sync was put off for may have been synced by a roll or a manifest since, which acknowledge nothing.
+                let waits = self.core.lock().synced_end < writer.end;
                 // A later timer looks again if something has been synced, and written, since this one was set.
-                if writer.unsynced_records > 0 && self.sync_is_due(writer, &self.config()) {
+                let is_due = writer.unsynced_records > 0 && self.sync_is_due(writer, &self.config());
+                if waits || is_due {
                     match self.sync_or_poison(writer) {
                         Ok(()) => {
                             self.tell_descriptors_again(writer);
