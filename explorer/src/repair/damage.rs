@@ -98,12 +98,13 @@ impl Damage<'_> {
         let Some((name, what)) = chosen.checked_sub(1).and_then(|at| known.get(at)).copied() else {
             return self.lay_a_stranger(volume);
         };
-        let has_records = || {
-            let logs = names.iter().filter(|name| name.ends_with(".log"));
-            let read = |name: &&&str| read(volume, &dir.join(name)).is_ok_and(|bytes| !bytes.is_empty());
-            logs.clone().any(|name| read(&name))
+        let leaves_trace = || {
+            let manifest = read(volume, &dir.join(name)).unwrap_or_default();
+            let is_empty = |log: &str| read(volume, &dir.join(log)).is_ok_and(|bytes| bytes.is_empty());
+            let mut logs = names.iter().filter(|name| name.ends_with(".log"));
+            logs.any(|log| may_count(&manifest, log) && !is_empty(log))
         };
-        if what == What::Manifest && !has_records() {
+        if what == What::Manifest && !leaves_trace() {
             // Nothing else says where the log ends: that it is lost cannot be seen.
             return Ok(());
         }
@@ -151,6 +152,16 @@ impl Damage<'_> {
 /// The offset that a segment of this name begins with.
 fn base_offset(log: &str) -> Option<i64> {
     log.strip_suffix(".log")?.split('-').nth(1)?.parse().ok()
+}
+
+/// Whether a log is one that a manifest counts, or stands behind them; any, if the manifest cannot be read. Others are being removed.
+fn may_count(manifest: &[u8], log: &str) -> bool {
+    let Ok(said) = serde_json::from_slice::<serde_json::Value>(manifest) else { return true };
+    let offset = |value: &serde_json::Value, name: &str| value.get(name).and_then(serde_json::Value::as_i64);
+    let base = base_offset(log);
+    let named = said.get("segments").and_then(serde_json::Value::as_array).into_iter().flatten();
+    named.map(|segment| offset(segment, "base_offset")).any(|named| named == base)
+        || base >= offset(&said, "next_offset")
 }
 
 /// The highest of these offsets of a manifest; `None` if it cannot be read.
