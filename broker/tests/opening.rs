@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use kaas_broker::config::{BrokerConfigs, ConfigMap};
 use kaas_broker::partitions::{Keeper, Partitions};
+use kaas_control::ControlError;
 use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore, NewTopic, Topic};
 use kaas_engine::batch::{BatchOptions, SimpleRecord, data_batch};
@@ -173,15 +174,25 @@ async fn a_host_that_was_shut_out_of_its_volume_leads_again_once_it_is_let_in() 
 
 /// What was open before is of no use any more, what is opened now works: a client of the volume that has come back by
 /// itself after it was shut out.
-#[derive(Debug, Default)]
-struct DeadHandles(AtomicBool);
+#[derive(Debug)]
+struct DeadHandles {
+    /// Of the fences below it.
+    dir: &'static str,
+    are_dead: AtomicBool,
+}
+
+impl DeadHandles {
+    fn below(dir: &'static str) -> Arc<Self> {
+        Arc::new(Self { dir, are_dead: AtomicBool::new(false) })
+    }
+}
 
 impl Hook for DeadHandles {
     fn before(&self, point: Point, path: &Path) -> Verdict {
-        let is_fence = path.starts_with("topics") && path.ends_with("fence");
+        let is_fence = path.starts_with(self.dir) && path.ends_with("fence");
         match point {
-            Point::OpenRecords if is_fence => self.0.store(false, Ordering::SeqCst),
-            Point::ReadRecords if is_fence && self.0.load(Ordering::SeqCst) => {
+            Point::OpenRecords if is_fence => self.are_dead.store(false, Ordering::SeqCst),
+            Point::ReadRecords if is_fence && self.are_dead.load(Ordering::SeqCst) => {
                 return Verdict::Errno { number: 9, effect: Effect::Nothing };
             }
             _ => {}
@@ -192,14 +203,38 @@ impl Hook for DeadHandles {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_fence_cannot_be_read_any_more_opens_it_anew() {
-    let handles = Arc::new(DeadHandles::default());
+    let handles = DeadHandles::below("topics");
     let settings = EngineSettings { fence_limit_ms: 500, ..EngineSettings::default() };
     let world = World::with(Arc::clone(&handles) as _, settings);
     let topic = world.topic();
     let (_, before) = world.append(&topic).await;
-    handles.0.store(true, Ordering::SeqCst);
+    handles.are_dead.store(true, Ordering::SeqCst);
     let (offset, after) = world.append(&topic).await;
     // The one in doubt was on the volume.
     assert_eq!(offset, 2);
     assert!(after.epoch() > before.epoch());
+}
+
+#[test]
+fn a_controller_whose_fence_cannot_be_read_any_more_opens_it_anew() {
+    let handles = DeadHandles::below("cluster");
+    let world = World::new(Arc::clone(&handles) as _);
+    let epoch = world.controller.current();
+    handles.are_dead.store(true, Ordering::SeqCst);
+    let new = NewTopic { name: "orders".into(), partitions: 1, config: ConfigMap::new() };
+    let until = Instant::now() + PATIENCE;
+    let mut refusals = 0;
+    // It is only asked again at first. What was refused may have been done.
+    while let Err(error) = world.store.create_topic(&new) {
+        if matches!(error, ControlError::TopicExists { .. }) {
+            break;
+        }
+        assert!(matches!(error, ControlError::FenceUnknown { .. }), "{error}");
+        assert!(Instant::now() < until, "{error}");
+        refusals += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(refusals > 0);
+    assert!(world.controller.current() > epoch);
+    assert!(world.store.topics().get("orders").is_some());
 }

@@ -170,10 +170,18 @@ fn of_data(dir: &Path, error: &ControlError) -> Option<String> {
 
 fn of_storage(dir: &Path, error: &kaas_substrate::Error) -> Option<String> {
     let dir = dir.display();
-    let is_within = error.path.is_relative() && error.path.starts_with(CLUSTER_DIR);
+    // Of a file below the directory; that itself has its whole path.
+    let is_within = error.path.is_relative();
     let hint = match (error.class, error.source.kind()) {
         (_, io::ErrorKind::PermissionDenied) => {
-            let user = rustix::process::geteuid().as_raw();
+            let user = rustix::process::geteuid();
+            if user.is_root() {
+                return Some(format!(
+                    "root may do everything but what the volume forbids: an export of NFS with root_squash (run it as the owner of \
+                     {dir}), an immutable directory (`lsattr`), a kernel file system, or a container without the rights"
+                ));
+            }
+            let user = user.as_raw();
             format!(
                 "it runs as user {user}, who must be able to write {dir} and all below it, and to reach it: `namei -l {dir}` \
                  shows the rights, `chown -R {user} {dir}` gives it to that user"
