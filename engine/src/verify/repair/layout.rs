@@ -142,6 +142,7 @@ struct Placed<'a> {
 /// Decides which batches stay where they are: the first ones of their file, if offsets are missing behind them
 /// only in front of a rewritten segment. Everything else is written anew.
 fn place(salvage: &Salvage, adopts: bool, has_filler: bool) -> Vec<Placed<'_>> {
+    let mut end = Offset(i64::MIN);
     let mut placed: Vec<_> = salvage
         .segments
         .iter()
@@ -154,7 +155,10 @@ fn place(salvage: &Salvage, adopts: bool, has_filler: bool) -> Vec<Placed<'_>> {
                 let at_home = salvaged.source.is_at_home();
                 run.position == 0 && !run.restamped && at_base && pinned && at_home
             };
-            let in_place = salvaged.runs.first().filter(stays);
+            // A segment that was renamed may have a name below where its batches begin, and the one before it end.
+            let overlaps = salvaged.source.name.base_offset < end;
+            end = salvaged.runs.last().map_or(end, |run| run.end_offset);
+            let in_place = salvaged.runs.first().filter(stays).filter(|_| !overlaps);
             let anew = salvaged.runs.iter().skip(usize::from(in_place.is_some())).collect();
             Placed { salvaged, in_place, anew }
         })
