@@ -10,6 +10,7 @@ use std::sync::Arc;
 use kaas_control::ControlError;
 use kaas_control::election::{Controller, ControllerSettings};
 use kaas_control::metadata::Fence;
+use kaas_engine::leadership;
 use kaas_substrate::{OpenMode, Substrate};
 
 use support::{names, on_every_volume};
@@ -72,5 +73,23 @@ fn a_damaged_fence_is_not_taken_back_from_a_successor() {
         second.check().unwrap();
         assert!(matches!(first.check(), Err(ControlError::Deposed { .. })));
         second.check().unwrap();
+    });
+}
+
+/// As when the volume has failed the claim, or the look behind it, after the record had been written.
+#[test]
+fn a_claim_of_its_own_that_was_not_finished_deposes_no_controller() {
+    on_every_volume(|substrate| {
+        let controller = start(&substrate, false);
+        for ask in [Controller::check, |controller: &Controller| controller.advance().map(drop)] {
+            let unfinished = controller.current().next();
+            let dir = Path::new("cluster/controller");
+            leadership::claim(&substrate, dir, unfinished, controller.claimant()).unwrap();
+            ask(&controller).unwrap();
+            assert!(controller.current() > unfinished);
+        }
+        let other = start(&substrate, true);
+        assert!(matches!(controller.check(), Err(ControlError::Deposed { .. })));
+        other.check().unwrap();
     });
 }

@@ -5,16 +5,18 @@
 //! (after a failed sync, or to take it away), the controller takes its next epoch first.
 //!
 //! A fence that does not say who leads (somebody has cut it, the volume had shut this host out, a handle that came to
-//! nothing) is claimed anew at the next epoch, through fresh handles, as a partition's is. Whoever owns the epoch after
-//! its own was the controller all the while: nobody can have led in between.
+//! nothing) is claimed anew at the next epoch, through fresh handles, as a partition's is. So is one that names this
+//! controller's own next epoch, which it could not come to the end of claiming. Whoever owns all epochs after its own was
+//! the controller all the while: nobody can have led in between.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use kaas_engine::layout::CONTROLLER_DIR;
-use kaas_engine::leadership::{self, ClaimError, Claimant, FenceError, Leadership, Standing};
+use kaas_engine::leadership::{self, ClaimError, Claimant, FenceError, FenceRecord, Leadership, Standing};
 use kaas_engine::types::Epoch;
 use kaas_substrate::{LockGuard, Substrate};
 use parking_lot::{Condvar, Mutex};
@@ -148,57 +150,71 @@ impl Controller {
     fn claim_above(&self, above: Epoch) -> Result<Arc<Leadership>, ControlError> {
         let current = self.leadership.load_full();
         let above = current.epoch().max(above);
-        match self.standing_of(&current) {
-            Standing::Leading => match self.claim(above.next()) {
-                Ok(leadership) => Ok(Arc::new(leadership)),
-                Err(ClaimError::Refused { highest, .. }) => Err(deposed(&current, highest)),
-                Err(source) => Err(ControlError::Claim { epoch: above.next(), source: Box::new(source) }),
-            },
-            // For good: a controller must not take the place back.
-            Standing::Deposed { by } => Err(deposed(&current, by)),
-            Standing::Unknown(error) if self.is_beyond_asking(&error) => {
-                self.claim_anew(&current, above, &error)
+        let claimed = match self.standing_of(&current) {
+            Standing::Leading => self.claim(&current, above.next())?,
+            Standing::Deposed { by } if self.has_deposed_itself(&current)? => {
+                self.claim_anew(&current, above, &format!("the claim of epoch {by} was not finished"))?
             }
-            Standing::Unknown(error) => Err(unknown(&current, &error)),
-        }
+            // For good: a controller must not take the place back.
+            Standing::Deposed { by } => return Err(deposed(&current, by)),
+            Standing::Unknown(reason) if self.is_beyond_asking(&reason) => {
+                self.claim_anew(&current, above, &reason)?
+            }
+            Standing::Unknown(error) => return Err(unknown(&current, &error)),
+        };
+        // One that came in between, below the epoch claimed, was deposed by this claim, and may have acted before.
+        self.check_others(&current)?;
+        Ok(Arc::new(claimed))
     }
 
-    /// Claims an epoch above `above`, the fence of `current` not saying who leads. `Deposed` if somebody else has claimed
+    /// Claims an epoch above `above`, the fence of `current` naming no successor. `Deposed` if somebody else has claimed
     /// one meanwhile, which the claim files tell without the fence: that of the highest claim stays.
     fn claim_anew(
         &self,
         current: &Leadership,
         above: Epoch,
-        reason: &FenceError,
-    ) -> Result<Arc<Leadership>, ControlError> {
-        let dir = controller_dir();
+        reason: &dyn Display,
+    ) -> Result<Leadership, ControlError> {
+        self.check_others(current)?;
         let substrate = self.substrate.as_ref();
-        let check_others =
-            || match leadership::claimed_by_another(substrate, &dir, current.epoch(), &self.claimant) {
-                Ok(None) => Ok(()),
-                Ok(Some(by)) => Err(deposed(current, by)),
-                Err(_) => Err(unknown(current, reason)),
-            };
-        check_others()?;
-        let highest = leadership::highest(substrate, &dir).map_err(|_| unknown(current, reason))?;
-        let claimed = match self.claim(above.max(highest).next()) {
-            Ok(leadership) => leadership,
-            Err(ClaimError::Refused { highest, .. }) => return Err(deposed(current, highest)),
-            Err(_) => return Err(unknown(current, reason)),
-        };
-        // One that came in between was deposed by this claim, and may have acted before.
-        check_others()?;
+        let highest = leadership::highest(substrate, &controller_dir())?;
+        let claimed = self.claim(current, above.max(highest).next())?;
         *self.unknown_since.lock() = None;
         tracing::warn!(
             epoch = %claimed.epoch(), %reason,
             hint = format!("kaas-engine verify {}", substrate.root().display()),
-            "the controller's fence did not say who leads: claimed anew"
+            "the controller's fence named no leader: claimed anew"
         );
-        Ok(Arc::new(claimed))
+        Ok(claimed)
     }
 
-    fn claim(&self, epoch: Epoch) -> Result<Leadership, ClaimError> {
-        leadership::claim(&self.substrate, &controller_dir(), epoch, &self.claimant)
+    /// Whether nobody but this controller has claimed an epoch above that of `current`: it has begun to, and an error of the volume
+    /// came between.
+    fn has_deposed_itself(&self, current: &Leadership) -> Result<bool, ControlError> {
+        let records = leadership::records(self.substrate.as_ref(), &controller_dir())?;
+        let mut above = records.into_iter().filter(|(epoch, _)| *epoch > current.epoch());
+        Ok(above.all(|(_, record)| match record {
+            FenceRecord::Claimed { owner } => owner.is_same_run(&self.claimant),
+            // Whoever skips has a claim file, which is looked for.
+            FenceRecord::Skipped { .. } => true,
+            _ => false,
+        }))
+    }
+
+    /// `Deposed` if somebody else has claimed an epoch above that of `current`.
+    fn check_others(&self, current: &Leadership) -> Result<(), ControlError> {
+        let substrate = self.substrate.as_ref();
+        let by =
+            leadership::claimed_by_another(substrate, &controller_dir(), current.epoch(), &self.claimant)?;
+        by.map_or(Ok(()), |by| Err(deposed(current, by)))
+    }
+
+    /// Claims `epoch`, above that of `current`.
+    fn claim(&self, current: &Leadership, epoch: Epoch) -> Result<Leadership, ControlError> {
+        match leadership::claim(&self.substrate, &controller_dir(), epoch, &self.claimant) {
+            Err(ClaimError::Refused { highest, .. }) => Err(deposed(current, highest)),
+            outcome => outcome.map_err(|source| ControlError::Claim { epoch, source: Box::new(source) }),
+        }
     }
 
     /// Asks the fence, and takes note of since when it does not answer.
@@ -242,7 +258,11 @@ impl Fence for Controller {
                     // Whoever took the next epoch may be this very process.
                     self.settle();
                     if self.current() == asked.epoch() {
-                        return Err(deposed(&asked, by));
+                        if is_claimed_anew {
+                            return Err(deposed(&asked, by));
+                        }
+                        is_claimed_anew = true;
+                        self.advance_above(asked.epoch())?;
                     }
                 }
                 // What was done before is this controller's, if it could have the next epoch.

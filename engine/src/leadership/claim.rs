@@ -32,7 +32,7 @@ use crate::types::Epoch;
 const MAX_CLAIM_BYTES: usize = 64 * 1024;
 
 /// What to do where an epoch is wild.
-const LOOK: &str = "`kaas-engine verify` tells which file has such an epoch and what to do about it";
+const LOOK: &str = "`kaas-engine verify` tells which file is wrong and what to do about it";
 
 /// Why a claim failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,8 @@ pub fn claim(
 }
 
 /// The highest epoch above `above` that somebody else than `claimant` has claimed in `dir`, by the claim files: what tells of a
-/// successor when the fence is damaged, since the file of the highest claim is removed by nobody. `None` if there is none.
+/// successor when the fence is damaged, since the file of the highest claim is removed by nobody. `None` if there is none; files that
+/// are out of reach of `above` are nobody's. An error for one that cannot be read as a claim: it may be one that is being made.
 /// Blocks.
 pub fn claimed_by_another(
     substrate: &dyn Substrate,
@@ -117,16 +118,25 @@ pub fn claimed_by_another(
     claimant: &Claimant,
 ) -> kaas_substrate::Result<Option<Epoch>> {
     let entries = substrate.list(dir)?;
-    let mut epochs: Vec<_> = entries.iter().filter_map(|entry| parse_name(&entry.name)).collect();
+    let epochs = entries.iter().filter_map(|entry| parse_name(&entry.name));
+    let mut epochs: Vec<_> =
+        epochs.filter(|epoch| *epoch > above && !is_out_of_reach(*epoch, above)).collect();
     epochs.sort_unstable();
-    for epoch in epochs.into_iter().rev().take_while(|epoch| *epoch > above) {
-        match read_small(substrate, &dir.join(claim_name(epoch)), MAX_CLAIM_BYTES) {
-            Ok(bytes) if !claimant_of(&bytes, epoch).is_some_and(|found| found.is_same_run(claimant)) => {
-                return Ok(Some(epoch));
+    for epoch in epochs.into_iter().rev() {
+        let path = dir.join(claim_name(epoch));
+        let bytes = match read_small(substrate, &path, MAX_CLAIM_BYTES) {
+            // Refused and removed since it was listed.
+            Err(error) if error.is_not_found() => continue,
+            bytes => bytes?,
+        };
+        match claimant_of(&bytes, epoch) {
+            Some(found) if found.is_same_run(claimant) => {}
+            Some(_) => return Ok(Some(epoch)),
+            None => {
+                let source =
+                    std::io::Error::new(std::io::ErrorKind::InvalidData, format!("no claim; {LOOK}"));
+                return Err(kaas_substrate::Error::new(kaas_substrate::Operation::Read, &path, source));
             }
-            Err(error) if !error.is_not_found() => return Err(error),
-            // Its own, or refused and removed since it was listed.
-            _ => {}
         }
     }
     Ok(None)

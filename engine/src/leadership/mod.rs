@@ -54,7 +54,7 @@ pub struct Claimant {
 
 impl Claimant {
     /// True if both are one run of one broker.
-    fn is_same_run(&self, other: &Self) -> bool {
+    pub fn is_same_run(&self, other: &Self) -> bool {
         self.broker_id == other.broker_id && self.incarnation == other.incarnation
     }
 }
