@@ -219,7 +219,7 @@ fn log_error(slot: usize, error: &JournalError) -> GroupLogError {
         JournalError::TooLarge { .. } | JournalError::Unwritable { .. } => {
             GroupLogError::Refused { slot, reason }
         }
-        JournalError::NoSpace { .. } => GroupLogError::NoSpace { slot },
+        JournalError::NoSpace { .. } => GroupLogError::NoSpace { slot, reason },
         JournalError::Deposed { .. } => GroupLogError::Deposed { slot },
         JournalError::Poisoned { .. } | JournalError::Closed => GroupLogError::Poisoned { slot, reason },
     }
@@ -228,7 +228,8 @@ fn log_error(slot: usize, error: &JournalError) -> GroupLogError {
 impl GroupLog for JournalLog {
     fn append(&self, records: &[Record]) -> LogFuture<()> {
         if self.reserve.are_bytes_in_use() {
-            return Box::pin(std::future::ready(Err(GroupLogError::NoSpace { slot: self.slot })));
+            let reason = "no space on the volume".to_owned();
+            return Box::pin(std::future::ready(Err(GroupLogError::NoSpace { slot: self.slot, reason })));
         }
         self.outcome(self.journal.append(records))
     }

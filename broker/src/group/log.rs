@@ -21,9 +21,9 @@ pub enum GroupLogError {
     /// The log cannot be trusted any more (a failed fdatasync); what is stored must be read afresh. Final.
     #[error("slot {slot}: {reason}")]
     Poisoned { slot: usize, reason: String },
-    /// The volume has no room. Nothing was stored; a later append may succeed.
-    #[error("slot {slot}: no space on the volume")]
-    NoSpace { slot: usize },
+    /// The volume has no room, or the process no file descriptor. Nothing was stored; a later append may succeed.
+    #[error("slot {slot}: {reason}")]
+    NoSpace { slot: usize, reason: String },
     /// Too much waits for the volume already. Nothing was stored; a later append may succeed.
     #[error("slot {slot}: {reason}")]
     Busy { slot: usize, reason: String },

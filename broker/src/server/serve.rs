@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserve_that_stays_lent_is_tried_ever_more_rarely() {
+    fn a_reserve_that_stays_in_use_is_tried_ever_more_rarely() {
         let mut pause = RESERVE_INTERVAL;
         let mut pauses = Vec::new();
         for _ in 0..6 {

@@ -166,12 +166,12 @@ impl Partition {
         match self.write(writer, &batches, now, config) {
             Ok(()) => {}
             Err(_) if !self.core.lock().is_leading() => return,
-            // Said of an earlier write, maybe, if there is one that was not synced: a network file system takes bytes
-            // before it has asked for room, and says so once. Then it is a failed sync, which is final.
             Err(EngineError::Storage(short)) if short.is_no_descriptors() => {
                 self.take_back_cycle(writer, batches, short);
                 return;
             }
+            // Said of an earlier write, maybe, if there is one that was not synced: a network file system takes bytes
+            // before it has asked for room, and says so once. Then it is a failed sync, which is final.
             Err(EngineError::Storage(full))
                 if full.class == ErrorClass::NoSpace && writer.unsynced_records == 0 =>
             {

@@ -80,8 +80,9 @@ pub enum JournalError {
     /// The file is as large as it may be; write a snapshot.
     #[error("the journal holds {bytes} bytes and needs a snapshot")]
     Full { bytes: u64 },
-    /// The volume has no space. The append is not in the journal; later ones succeed when space is back.
-    #[error("no space for the journal: {reason}")]
+    /// The volume has no space, or the process no file descriptor. The append is not in the journal; later ones succeed when there is
+    /// some again.
+    #[error("nothing can be added to the journal: {reason}")]
     NoSpace { reason: String },
     /// Another coordinator claimed the slot. For good.
     #[error("deposed by epoch {by}")]

@@ -265,7 +265,7 @@ pub(crate) fn fill_gaps(substrate: &dyn Substrate, dir: &Path, epoch: Epoch) -> 
     let born =
         used.iter().rfind(|(_, record)| *record == FenceRecord::Born).map_or(Epoch::NONE, |(born, _)| *born);
     let between = used.iter().filter(|(at, _)| born < *at && *at < epoch).count() as u64;
-    let missing = (index(epoch) - index(born)).saturating_sub(between);
+    let missing = index(epoch).saturating_sub(index(born)).saturating_sub(between);
     if missing > EPOCHS_SKIPPED_MAX {
         let problem = format!("it lacks {missing} records below epoch {epoch}: no claim skips as many");
         return Err(invalid(Operation::Write, problem));

@@ -50,7 +50,7 @@ impl MemoryLog {
             let mut held = volume.held.subscribe();
             held.wait_for(|held| !held).await.unwrap();
             if volume.no_space.load(Ordering::Relaxed) {
-                return Err(GroupLogError::NoSpace { slot });
+                return Err(GroupLogError::NoSpace { slot, reason: "full".to_owned() });
             }
             if volume.poison.load(Ordering::Relaxed) {
                 return Err(GroupLogError::Poisoned { slot, reason: "told to fail".into() });
