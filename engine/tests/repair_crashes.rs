@@ -156,7 +156,7 @@ fn mutation() -> impl Strategy<Value = (usize, Mutation)> {
         Just("producer-state.00000009.1.snapshot".to_owned()),
         Just("claim.00000007".to_owned()),
         Just("~tmp-manifest.00000002.1.json".to_owned()),
-        "[a-z.]{1,12}",
+        "[a-z][a-z.]{0,11}",
     ];
     let mutation = prop_oneof![
         4 => (0..4000_usize, 0..8_u8).prop_map(|(at, bit)| Mutation::Flip(at, bit)),

@@ -64,7 +64,7 @@ pub fn birth(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Res
 ///
 /// Whoever still has the lost one open does not learn from the new one that it is deposed: the caller knows that nobody
 /// leads the directory, and that nobody else is doing this.
-pub(crate) fn bear_again(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Result<()> {
+pub(crate) fn recreate_fence(substrate: &dyn Substrate, dir: &Path, skipped_up_to: Epoch) -> Result<()> {
     // Under its own name it must never be seen without its record.
     let temporary = dir.join(format!("{TEMPORARY_PREFIX}{FENCE_NAME}"));
     match substrate.remove_file(&temporary) {

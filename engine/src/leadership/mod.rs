@@ -29,7 +29,7 @@ pub(crate) use self::claim::parse_name as claim_epoch;
 pub use self::claim::{ClaimError, claim, claimed_by_another};
 use self::fence::index;
 pub use self::fence::{FENCE_NAME, birth, give_back, highest, records, take_away};
-pub(crate) use self::fence::{FenceContent, bear_again, fill_gaps, is_out_of_reach, records_needed};
+pub(crate) use self::fence::{FenceContent, fill_gaps, is_out_of_reach, records_needed, recreate_fence};
 pub use self::record::{Damage, FenceRecord};
 use crate::driver::Time;
 use crate::planted::{Bug, planted};

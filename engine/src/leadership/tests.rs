@@ -321,11 +321,11 @@ fn a_fence_that_is_made_anew_is_closed_for_what_was_before_from_its_first_moment
         // What a crash in the middle leaves is no fence, or all of it.
         let rules = Rules::new([Rule::nth_change(nth, Verdict::Crash)]);
         let hook: Arc<dyn Hook> = Arc::clone(&rules) as Arc<dyn Hook>;
-        let outcome = bear_again(&Faulty::new(Arc::clone(&inner), hook), Path::new("d"), epoch(5));
+        let outcome = recreate_fence(&Faulty::new(Arc::clone(&inner), hook), Path::new("d"), epoch(5));
         let is_there = inner.list(Path::new("d")).unwrap().iter().any(|entry| entry.name == FENCE_NAME);
         assert!(is_there || outcome.is_err());
         if !is_there {
-            bear_again(&*inner, Path::new("d"), epoch(5)).unwrap();
+            recreate_fence(&*inner, Path::new("d"), epoch(5)).unwrap();
         }
         for value in 1..=5 {
             assert_refused(take(&inner, value, &format!("late-{value}")), 5);

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use kaas_substrate::File;
 
 use super::read_ahead::{MARGIN_BYTES, Piece, ReadAhead};
-use crate::batch::{BatchHeader, HEADER_BYTES};
+use crate::batch::{BatchError, BatchHeader, HEADER_BYTES};
 use crate::types::{Epoch, Offset};
 
 /// Where the CRC's cover begins in a batch: at the attributes.
@@ -50,11 +50,30 @@ pub(super) struct Walk<'a> {
     piece: Piece,
     position: u64,
     end: u64,
+    takes_any_offset: bool,
 }
 
 impl<'a> Walk<'a> {
     pub(super) fn new(file: &'a Arc<dyn File>, end: u64, bytes_read: &'a AtomicU64) -> Self {
-        Self { source: ReadAhead::new(file, end, bytes_read), piece: Piece::default(), position: 0, end }
+        let (source, piece) = (ReadAhead::new(file, end, bytes_read), Piece::default());
+        Self { source, piece, position: 0, end, takes_any_offset: false }
+    }
+
+    /// As [`Self::new`]; a batch with an impossible base offset, which no checksum covers, is whole, and of offset -1.
+    pub(super) fn of_any_offset(file: &'a Arc<dyn File>, end: u64, bytes_read: &'a AtomicU64) -> Self {
+        Self { takes_any_offset: true, ..Self::new(file, end, bytes_read) }
+    }
+
+    fn header(takes_any_offset: bool, bytes: &[u8]) -> Result<BatchHeader, BatchError> {
+        let outcome = BatchHeader::parse(bytes);
+        if let Err(BatchError::OffsetRange { .. }) = outcome
+            && takes_any_offset
+            && let Some(mut header) = bytes.first_chunk::<HEADER_BYTES>().copied()
+        {
+            header.iter_mut().take(size_of::<Offset>()).for_each(|byte| *byte = 0);
+            return Ok(BatchHeader { base_offset: Offset(-1), ..BatchHeader::parse(&header)? });
+        }
+        outcome
     }
 
     /// Where the walk stands.
@@ -77,11 +96,12 @@ impl<'a> Walk<'a> {
             return Ok(Step::End);
         }
         let damaged = |reason: String| Ok(Step::Damaged { position, reason });
+        let takes_any_offset = self.takes_any_offset;
         let bytes = self.bytes_at(position, HEADER_BYTES)?;
         if bytes.is_empty() {
             return Ok(Step::End);
         }
-        let header = match BatchHeader::parse(bytes) {
+        let header = match Self::header(takes_any_offset, bytes) {
             Ok(header) => header,
             Err(_) if bytes.iter().take(HEADER_BYTES).all(|byte| *byte == 0) => {
                 return damaged("zeros stand where a batch should begin".into());
@@ -97,12 +117,35 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The header of what stands at the position, if it can be one.
-    pub(super) fn peek(&mut self) -> Result<Option<BatchHeader>, kaas_substrate::Error> {
-        if self.position >= self.end {
+    /// The header of what stands at `position`, if it can be one.
+    pub(super) fn peek(&mut self, position: u64) -> Result<Option<BatchHeader>, kaas_substrate::Error> {
+        if position >= self.end {
             return Ok(None);
         }
-        Ok(BatchHeader::parse(self.bytes_at(self.position, HEADER_BYTES)?).ok())
+        Ok(BatchHeader::parse(self.bytes_at(position, HEADER_BYTES)?).ok())
+    }
+
+    /// The bytes from `at` on that a header takes up, or as many as are there.
+    pub(super) fn bytes_of_header(&mut self, at: u64) -> Result<&[u8], kaas_substrate::Error> {
+        let bytes = self.bytes_at(at, HEADER_BYTES)?;
+        Ok(bytes.get(..HEADER_BYTES).unwrap_or(bytes))
+    }
+
+    /// Whether there are only zeros in the bytes right in front of `position`.
+    pub(super) fn is_behind_zeros(&mut self, position: u64) -> Result<bool, kaas_substrate::Error> {
+        // An uncompressed batch ends with one: its last record has no headers.
+        const BYTES: usize = 2;
+        let bytes = self.bytes_at(position.saturating_sub(BYTES as u64), BYTES)?;
+        Ok(bytes.iter().take(BYTES).all(|byte| *byte == 0))
+    }
+
+    /// Whether a whole, undamaged batch stands at `position`; the walk goes on there if one does.
+    pub(super) fn goes_on_at(&mut self, position: u64) -> Result<bool, kaas_substrate::Error> {
+        let before = self.position;
+        self.position = position;
+        let is_whole = matches!(self.step()?, Step::Batch { .. });
+        self.position = if is_whole { position } else { before };
+        Ok(is_whole)
     }
 
     /// What is wrong with the batch whose header stands at `position`.
@@ -144,6 +187,7 @@ impl<'a> Walk<'a> {
         let epochs: Vec<_> = wanted.epochs.iter().map(|epoch| epoch.get().to_be_bytes()).collect();
         let (mut at, mut candidates) = (from, 0);
         while at < self.end {
+            let takes_any_offset = self.takes_any_offset;
             let bytes = self.bytes_at(at, HEADER_BYTES)?;
             if bytes.len() < HEADER_BYTES {
                 break;
@@ -159,7 +203,7 @@ impl<'a> Walk<'a> {
                 at += starts as u64;
                 continue;
             };
-            let header = bytes.get(skip..).and_then(|bytes| BatchHeader::parse(bytes).ok());
+            let header = bytes.get(skip..).and_then(|bytes| Self::header(takes_any_offset, bytes).ok());
             at += skip as u64;
             if let Some(header) = header
                 && header.base_offset >= wanted.from

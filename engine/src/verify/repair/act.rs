@@ -78,9 +78,7 @@ fn prepare(
     plan: &mut Plan,
     leadership: &Leadership,
 ) -> Result<(), EngineError> {
-    for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-        quarantine::copy(volume, dir, copied, leadership.epoch())?;
-    }
+    quarantine::copy_all(volume, dir, &plan.quarantine, leadership.epoch())?;
     for segment in &plan.salvage.segments {
         if segment.exists && segment.source.entry.is_none() {
             // Nobody has pinned it: its leader may have died before it was durable.

@@ -24,9 +24,9 @@ use crate::types::{Epoch, Offset, Timestamp};
 pub(super) fn find(looked: &Looked<'_>, sources: &mut [Source]) -> Result<(), kaas_substrate::Error> {
     let Looked { context, dir, view, .. } = *looked;
     let foreign = looked.foreign_segments();
-    let at_home: BTreeSet<_> =
+    let in_own_file: BTreeSet<_> =
         sources.iter().map(|source| source.name).filter(|name| !foreign.contains(name)).collect();
-    let logs = view.names.logs.iter().filter(|name| !at_home.contains(name)).map(|name| log_name(*name));
+    let logs = view.names.logs.iter().filter(|name| !in_own_file.contains(name)).map(|name| log_name(*name));
     let files = view.names.unknown.iter().filter(|(_, kind)| **kind == EntryKind::File);
     let files = files.map(|(name, _)| name.clone());
     let candidates: Vec<OsString> = logs.chain(files).collect();

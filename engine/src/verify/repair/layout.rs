@@ -152,8 +152,8 @@ fn place(salvage: &Salvage, adopts: bool, has_filler: bool) -> Vec<Placed<'_>> {
                 let at_base = run.base_offset == salvaged.source.name.base_offset
                     || salvaged.source.name.is_rewritten();
                 let pinned = salvaged.source.entry.is_some() || adopts;
-                let at_home = salvaged.source.is_at_home();
-                run.position == 0 && !run.restamped && at_base && pinned && at_home
+                let in_own_file = salvaged.source.has_own_file();
+                run.position == 0 && !run.restamped && at_base && pinned && in_own_file
             };
             // A segment that was renamed may have a name below where its batches begin, and the one before it end.
             let overlaps = salvaged.source.name.base_offset < end;

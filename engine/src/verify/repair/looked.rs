@@ -13,7 +13,7 @@ use super::super::view::{Read, View};
 use super::layout::Layout;
 use super::plan::Plan;
 use super::quarantine::Quarantined;
-use super::salvage::{KnownProducers, Salvage};
+use super::salvage::{KnownProducers, Lost, Salvage};
 use crate::log::{SegmentFile, SegmentFileName, SegmentName};
 use crate::manifest::versioned::FileVersion;
 use crate::manifest::{Checkpoint, IndexFiles, Manifest, PRODUCER_STATE, ProducerStateRef, SegmentEntry};
@@ -59,10 +59,26 @@ impl Looked<'_> {
         self.has_foreign_manifest() && signs.into_iter().any(|kind| self.has(kind))
     }
 
-    /// The checkpoint, if it is of the manifest's leader.
+    /// The checkpoint, if it is of the manifest's leader; without a manifest if no later leader has appended anything. What a
+    /// leader writes once it is deposed promises nothing.
     fn checkpoint(&self) -> Option<&Checkpoint> {
         let Read::Found { content, .. } = &self.view.checkpoint else { return None };
-        self.manifest().is_none_or(|manifest| manifest.epoch == content.epoch).then_some(content)
+        let is_last = match self.manifest() {
+            Some(manifest) => manifest.epoch == content.epoch,
+            None => {
+                let appended = self.view.names.logs.iter().filter(|name| !name.is_rewritten());
+                appended.clone().all(|name| name.epoch.get() <= content.epoch)
+            }
+        };
+        is_last.then_some(content)
+    }
+
+    /// Without a manifest: the epoch behind the checkpoint's that was claimed, by another than this repair, and the checkpoint.
+    /// Whoever claimed it may have led, and found the log to end before.
+    fn late_checkpoint(&self, own: Epoch) -> Option<(Epoch, &Checkpoint)> {
+        let checkpoint = self.checkpoint().filter(|_| self.manifest().is_none())?;
+        let later = |epoch: &&Epoch| epoch.get() > checkpoint.epoch && **epoch < own;
+        Some((*self.view.names.claims.iter().find(later)?, checkpoint))
     }
 
     /// An offset that was given out for certain: nothing else may ever stand below it.
@@ -222,6 +238,16 @@ impl Looked<'_> {
                     .to_owned(),
             );
         }
+        if let Some((later, checkpoint)) = self.late_checkpoint(plan.version.epoch) {
+            let is_lost = |lost: &Lost| lost.from < checkpoint.offset && lost.to >= checkpoint.offset;
+            if plan.salvage.lost.iter().any(is_lost) {
+                unknown.push(format!(
+                    "whether what is lost below offset {} was ever acknowledged: the leader of epoch {} says so, and epoch {later} \
+                     was claimed behind it",
+                    checkpoint.offset, checkpoint.epoch
+                ));
+            }
+        }
         if self.has(Kind::SegmentWithoutManifest) {
             unknown.push("where the later leader's log began, other than by its segments' names".to_owned());
         }
@@ -237,7 +263,8 @@ impl Looked<'_> {
             unknown.push(match plan.salvage.producers_from {
                 Some(from) => format!("retries of batches that were lost from offset {from} on; all earlier ones are known"),
                 None => format!(
-                    "retries of batches that were lost, or deleted below offset {start}: they would be taken for new ones"
+                    "retries of batches that were lost, or deleted below offset {start}: they would be taken for new ones, or refused \
+                     where later ones are kept"
                 ),
             });
         }

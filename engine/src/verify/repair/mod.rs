@@ -22,17 +22,21 @@
 //! by the next controller, with no broker running.
 
 mod act;
+mod claimed_dir;
+mod cluster_files;
 mod content;
-mod home;
+mod controller_guard;
 mod layout;
-mod lead;
 mod looked;
+mod neighbours;
 mod partition;
+mod placing;
 mod plan;
 pub(super) mod quarantine;
+mod reading;
 mod salvage;
 mod slot;
-mod steward;
+mod survey;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -50,12 +54,12 @@ use super::report::{Place, Traces};
 use super::tree::parallel;
 use super::{Context, Options, Progress, Report, leaders, slots};
 use crate::leadership::Claimant;
-use home::{Home, HomeRepair};
-use lead::Led;
+use claimed_dir::ClaimedDir;
+use cluster_files::{ClusterFilesRepair, ControllerFiles};
+use controller_guard::ControllerGuard;
 use partition::PartitionRepair;
 pub use salvage::Lost;
 use slot::SlotRepair;
-use steward::Steward;
 
 /// Whether a repair writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,12 +150,12 @@ pub fn repair(
 ) -> Vec<Repaired> {
     progress.directories_total.store(report.to_repair.len() as u64, Ordering::Relaxed);
     let context = Context { substrate: substrate.as_ref(), options, progress };
-    let steward = Steward::new(&context, substrate, mode);
+    let guard = ControllerGuard::new(&context, substrate, mode);
     let mut work = Work {
         context: &context,
         substrate,
         mode,
-        steward: &steward,
+        guard: &guard,
         traces: report.traces,
         topic_ids: BTreeMap::new(),
     };
@@ -160,12 +164,13 @@ pub fn repair(
     let mut repaired: Vec<_> = all
         .clone()
         .filter(|place| matches!(place, Place::Controller(_)))
-        .filter_map(|place| work.led(place))
+        .filter_map(|place| work.claimed(place))
         .collect();
     let own = all.clone().filter(|place| matches!(place, Place::Cluster(_) | Place::Topic(_)));
     repaired.extend(own.filter_map(|place| work.the_controllers(place)));
-    let led: Vec<_> = all.filter(|place| matches!(place, Place::Slot(_) | Place::Partition(..))).collect();
-    repaired.extend(parallel(options.threads, &led, |place| work.led(place)).into_iter().flatten());
+    let claimed: Vec<_> =
+        all.filter(|place| matches!(place, Place::Slot(_) | Place::Partition(..))).collect();
+    repaired.extend(parallel(options.threads, &claimed, |place| work.claimed(place)).into_iter().flatten());
     repaired
 }
 
@@ -180,9 +185,9 @@ pub fn repair_partition(
     progress: &Progress,
 ) -> Option<Repaired> {
     let context = Context { substrate: substrate.as_ref(), options, progress };
-    let steward = Steward::new(&context, substrate, mode);
-    let (context, steward) = (&context, &steward);
-    PartitionRepair { context, substrate, dir, expected, mode, steward }.run()
+    let guard = ControllerGuard::new(&context, substrate, mode);
+    let (context, guard) = (&context, &guard);
+    PartitionRepair { context, substrate, dir, expected, mode, guard }.run()
 }
 
 /// The repairs of one run.
@@ -190,7 +195,7 @@ struct Work<'a> {
     context: &'a Context<'a>,
     substrate: &'a Arc<dyn Substrate>,
     mode: &'a Mode,
-    steward: &'a Steward<'a>,
+    guard: &'a ControllerGuard<'a>,
     traces: Option<Traces>,
     /// The ids of topics whose `topic-id.json` was written anew, or would be.
     topic_ids: BTreeMap<PathBuf, [u8; 16]>,
@@ -199,35 +204,35 @@ struct Work<'a> {
 impl Work<'_> {
     /// What only the controller writes; one after the other.
     fn the_controllers(&mut self, place: &Place) -> Option<Repaired> {
-        let home = match place {
-            Place::Cluster(_) => Home::Cluster { traces: self.traces },
-            _ => Home::Topic,
+        let files = match place {
+            Place::Cluster(_) => ControllerFiles::Cluster { traces: self.traces },
+            _ => ControllerFiles::Topic,
         };
-        let (context, mode, steward) = (self.context, self.mode, self.steward);
-        let repaired = HomeRepair { context, mode, steward, dir: place.dir(), home }.run();
+        let (context, mode, guard) = (self.context, self.mode, self.guard);
+        let repaired = ClusterFilesRepair { context, mode, guard, dir: place.dir(), files }.run();
         self.count();
         let (repaired, topic_id) = repaired?;
         self.topic_ids.extend(topic_id.map(|id| (place.dir().to_owned(), id)));
         Some(repaired)
     }
 
-    /// What is led by itself.
-    fn led(&self, place: &Place) -> Option<Repaired> {
-        let (context, substrate, mode, steward) = (self.context, self.substrate, self.mode, self.steward);
+    /// What a repair claims for itself: partitions, slots, the controller.
+    fn claimed(&self, place: &Place) -> Option<Repaired> {
+        let (context, substrate, mode, guard) = (self.context, self.substrate, self.mode, self.guard);
         let dir = place.dir();
         let repaired = match place {
             Place::Partition(_, expected) => {
                 let mut expected = expected.clone();
                 let topic_id = dir.parent().and_then(|topic| self.topic_ids.get(topic));
                 expected.topic_id = expected.topic_id.or(topic_id.copied());
-                PartitionRepair { context, substrate, dir, expected: &expected, mode, steward }.run()
+                PartitionRepair { context, substrate, dir, expected: &expected, mode, guard }.run()
             }
             Place::Slot(_) | Place::Controller(_) => {
                 let has_journal = matches!(place, Place::Slot(_));
                 let examine = if has_journal { slots::examine } else { slots::examine_controller };
                 let findings = examine(context, dir).findings;
-                let led = Led::new(context, substrate, dir, steward, &findings);
-                SlotRepair { led: &led, mode, has_journal }.run(&findings)
+                let claimed = ClaimedDir::new(context, substrate, dir, guard, &findings);
+                SlotRepair { claimed: &claimed, mode, has_journal }.run(&findings)
             }
             Place::Topic(_) | Place::Cluster(_) => None,
         };

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kaas_substrate::Substrate;
 
-use super::lead::Led;
+use super::claimed_dir::ClaimedDir;
+use super::controller_guard::ControllerGuard;
 use super::looked::Looked;
 use super::plan::{self, Plan};
-use super::steward::Steward;
 use super::{Mode, Repaired, act, said, salvage, unfinished};
 use crate::leadership::Leadership;
 use crate::planted::{Bug, planted};
@@ -24,7 +24,7 @@ pub(super) struct PartitionRepair<'a> {
     pub(super) dir: &'a Path,
     pub(super) expected: &'a Expected,
     pub(super) mode: &'a Mode,
-    pub(super) steward: &'a Steward<'a>,
+    pub(super) guard: &'a ControllerGuard<'a>,
 }
 
 impl PartitionRepair<'_> {
@@ -32,16 +32,16 @@ impl PartitionRepair<'_> {
     pub(super) fn run(&self) -> Option<Repaired> {
         let findings = partition::examine(self.context, self.dir, self.expected).findings;
         let mut repaired = Repaired::of(self.dir, &findings)?;
-        let led = Led::new(self.context, self.substrate, self.dir, self.steward, &findings);
+        let claimed = ClaimedDir::new(self.context, self.substrate, self.dir, self.guard, &findings);
         if !findings.iter().any(|finding| self.can_do_anything(finding)) {
             repaired.reason = Some("nothing of what was found can be repaired".to_owned());
         }
-        let refusal = plan::refusal(&findings, self.expected).or_else(|| led.refusal());
+        let refusal = plan::refusal(&findings, self.expected).or_else(|| claimed.refusal());
         repaired.reason = refusal.or(repaired.reason);
         if repaired.reason.is_some() {
             return Some(repaired);
         }
-        match self.repair(&led, &findings) {
+        match self.repair(&claimed, &findings) {
             Ok((plan, epoch, acted)) => {
                 repaired.lost = plan.lost();
                 if let Err(error) = acted {
@@ -49,7 +49,7 @@ impl PartitionRepair<'_> {
                     return Some(repaired);
                 }
                 repaired.outcome = self.mode.done();
-                repaired.steps = led.steps(epoch);
+                repaired.steps = claimed.steps(epoch);
                 repaired.steps.extend(plan.steps());
                 repaired.unknown = plan.unknown;
             }
@@ -68,7 +68,7 @@ impl PartitionRepair<'_> {
     /// What is done, at which epoch, and whether it came to its end.
     fn repair(
         &self,
-        led: &Led<'_>,
+        claimed: &ClaimedDir<'_>,
         findings: &[Finding],
     ) -> Result<(Plan, Epoch, Result<(), String>), String> {
         let view = self.look()?;
@@ -77,11 +77,11 @@ impl PartitionRepair<'_> {
             self.plan(&view, findings, Epoch::NONE)?;
         }
         let written = view.names.written().unwrap_or(Epoch::NONE);
-        let (epoch, leadership) = led.epoch(self.mode, written)?;
+        let (epoch, leadership) = claimed.epoch(self.mode, written)?;
         match leadership {
             None => Ok((self.plan(&view, findings, epoch)?, epoch, Ok(()))),
             Some(leadership) => {
-                let (plan, acted) = self.act(led, &leadership, view)?;
+                let (plan, acted) = self.act(claimed, &leadership, view)?;
                 Ok((plan, epoch, acted))
             }
         }
@@ -89,7 +89,7 @@ impl PartitionRepair<'_> {
 
     fn act(
         &self,
-        led: &Led<'_>,
+        claimed: &ClaimedDir<'_>,
         leadership: &Leadership,
         before: View,
     ) -> Result<(Plan, Result<(), String>), String> {
@@ -101,7 +101,7 @@ impl PartitionRepair<'_> {
             return Err(reason);
         }
         let mut plan = self.plan(&view, &findings, leadership.epoch())?;
-        let acted = led
+        let acted = claimed
             .fill(leadership)
             .map_err(Into::into)
             .and_then(|()| act::act(self.substrate, self.dir, &view, &mut plan, leadership))

@@ -70,15 +70,30 @@ pub(super) fn refusal(substrate: &dyn Substrate, dir: &Path) -> Option<String> {
         .then(|| format!("{QUARANTINE_DIR} is there, and is no directory: move it out of the way"))
 }
 
+/// Copies all of these that are not moved, and removes what earlier repairs have not finished. Durable on return, and may be repeated;
+/// `by` is the epoch that the repair has claimed.
+pub(super) fn copy_all<'a>(
+    substrate: &dyn Substrate,
+    dir: &Path,
+    all: impl IntoIterator<Item = &'a Quarantined>,
+    by: Epoch,
+) -> Result<()> {
+    let mut copied = all.into_iter().filter(|quarantined| !quarantined.remove).peekable();
+    if copied.peek().is_none() {
+        return Ok(());
+    }
+    remove_partial(substrate, &make_dir(substrate, dir)?, by)?;
+    copied.try_for_each(|what| copy(substrate, dir, what, by))
+}
+
 /// Copies a file, or a part of it: what is zeros is not written, so that a copy takes no more room than the bytes in it. Durable
 /// on return. A copy that is there already is not made again, so a repair that was cut off may be repeated; another file of the
 /// same name gets a number.
 ///
 /// `by` is the epoch that the repair has claimed. It stands in the name of a copy under way, so that a repair that was
 /// deposed, and goes on late, writes over none of its successor's.
-pub(super) fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined, by: Epoch) -> Result<()> {
-    let quarantine = make_dir(substrate, dir)?;
-    remove_partial(substrate, &quarantine, by)?;
+fn copy(substrate: &dyn Substrate, dir: &Path, what: &Quarantined, by: Epoch) -> Result<()> {
+    let quarantine = dir.join(QUARANTINE_DIR);
     let path = dir.join(&what.name);
     // What the volume says of holes is asked for below, and some know only what has been synced.
     let durable = substrate.make_durable(&path, u64::MAX);
@@ -136,7 +151,7 @@ pub(super) fn take(substrate: &dyn Substrate, dir: &Path, name: &OsStr, by: Epoc
                 return Err(error);
             }
             Err(_) => {
-                copy(substrate, dir, &Quarantined::whole(name, true), by)?;
+                copy_all(substrate, dir, &[Quarantined::whole(name, false)], by)?;
                 substrate.remove_file(&source)?;
                 return substrate.sync_dir(dir);
             }
@@ -301,7 +316,7 @@ mod tests {
         put("d/quarantine/~tmp-00000004-f", b"wh");
         put("d/quarantine/~tmp-00000006-f", b"who");
         let by = Epoch::new(5).unwrap();
-        copy(&volume, Path::new("d"), &Quarantined::whole("f", false), by).unwrap();
+        copy_all(&volume, Path::new("d"), &[Quarantined::whole("f", false)], by).unwrap();
         let mut names: Vec<_> = volume.list(Path::new("d/quarantine")).unwrap();
         names.sort_by(|one, other| one.name.cmp(&other.name));
         let names: Vec<_> = names.iter().map(|entry| entry.name.to_str().unwrap()).collect();

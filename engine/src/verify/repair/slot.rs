@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use kaas_substrate::{Substrate, printable};
 
-use super::lead::{Led, still_leads};
+use super::claimed_dir::{ClaimedDir, still_leads};
 use super::quarantine::{self, Quarantined};
 use super::{Mode, Repaired, is_file, said, unfinished};
 use crate::journal::{Salvaged, is_journal_file, make_durable, salvage};
@@ -19,7 +19,7 @@ use crate::verify::slots;
 
 /// The repair of a directory that is led and has no log.
 pub(super) struct SlotRepair<'a> {
-    pub(super) led: &'a Led<'a>,
+    pub(super) claimed: &'a ClaimedDir<'a>,
     pub(super) mode: &'a Mode,
     /// Whether it has a journal: the controller has none.
     pub(super) has_journal: bool,
@@ -36,11 +36,11 @@ struct Plan {
 
 impl SlotRepair<'_> {
     fn dir(&self) -> &Path {
-        self.led.dir
+        self.claimed.dir
     }
 
     fn volume(&self) -> &dyn Substrate {
-        self.led.context.substrate
+        self.claimed.context.substrate
     }
 
     /// Repairs, if anything is wrong according to `findings`.
@@ -55,7 +55,7 @@ impl SlotRepair<'_> {
                     return Some(repaired);
                 }
                 repaired.outcome = self.mode.done();
-                repaired.steps = self.led.steps(epoch);
+                repaired.steps = self.claimed.steps(epoch);
                 repaired.steps.extend(plan.steps);
                 repaired.left = plan.left;
             }
@@ -66,15 +66,15 @@ impl SlotRepair<'_> {
 
     /// What is done, at which epoch, and whether it came to its end.
     fn repair(&self, findings: &[Finding]) -> Result<(Plan, Epoch, Result<(), String>), String> {
-        self.refusal(findings).or_else(|| self.led.refusal()).map_or(Ok(()), Err)?;
+        self.refusal(findings).or_else(|| self.claimed.refusal()).map_or(Ok(()), Err)?;
         // What cannot be repaired is said before anything is claimed.
         let plan = self.plan(findings, None)?;
         let written = self.written().map_err(|error| said(&error))?;
         if !self.has_journal {
             // A controller that runs does not take its place back.
-            self.led.steward.lock()?;
+            self.claimed.guard.lock()?;
         }
-        let (epoch, leadership) = self.led.epoch(self.mode, written)?;
+        let (epoch, leadership) = self.claimed.epoch(self.mode, written)?;
         let Some(leadership) = leadership else {
             return Ok((self.plan(findings, Some(epoch))?, epoch, Ok(())));
         };
@@ -90,7 +90,7 @@ impl SlotRepair<'_> {
 
     fn look(&self) -> Vec<Finding> {
         let examine = if self.has_journal { slots::examine } else { slots::examine_controller };
-        examine(self.led.context, self.dir()).findings
+        examine(self.claimed.context, self.dir()).findings
     }
 
     fn refusal(&self, findings: &[Finding]) -> Option<String> {
@@ -104,7 +104,7 @@ impl SlotRepair<'_> {
     /// The highest epoch that has left a journal or snapshot.
     fn written(&self) -> kaas_substrate::Result<Epoch> {
         if !self.has_journal {
-            return Ok(self.led.steward.written());
+            return Ok(self.claimed.guard.written());
         }
         let entries = self.volume().list(self.dir())?;
         let written = entries.iter().filter_map(|entry| is_journal_file(&entry.name));
@@ -120,7 +120,7 @@ impl SlotRepair<'_> {
         for finding in findings.iter().filter(|finding| finding.is_bad()) {
             let name = finding.file.file_name().unwrap_or_default();
             match finding.kind {
-                Kind::UnknownFile if is_file(self.led.context, &finding.file) => {
+                Kind::UnknownFile if is_file(self.claimed.context, &finding.file) => {
                     plan.quarantine.push(Quarantined::whole(name, true));
                 }
                 Kind::UnknownFile | Kind::NotShown => {
@@ -149,7 +149,7 @@ impl SlotRepair<'_> {
     fn journal(&self, epoch: Option<Epoch>, plan: &mut Plan) -> Result<(), String> {
         let salvaged = salvage(self.volume(), self.dir()).map_err(|error| said(&error))?;
         let Some(salvaged) = salvaged else { return Ok(()) };
-        if !salvaged.given_up.is_empty() && !self.led.context.options.accept_loss {
+        if !salvaged.given_up.is_empty() && !self.claimed.context.options.accept_loss {
             return Err(format!(
                 "{}: acknowledged entries cannot be read. Restore the directory from a backup or snapshot of the volume; or \
                  repair with --accept-loss, which gives up {}",
@@ -178,10 +178,8 @@ impl SlotRepair<'_> {
     fn act(&self, plan: &Plan, leadership: &Leadership) -> Result<(), String> {
         let (volume, dir) = (self.volume(), self.dir());
         let failed = |error: kaas_substrate::Error| said(&error);
-        self.led.fill(leadership).map_err(failed)?;
-        for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-            quarantine::copy(volume, dir, copied, leadership.epoch()).map_err(failed)?;
-        }
+        self.claimed.fill(leadership).map_err(failed)?;
+        quarantine::copy_all(volume, dir, &plan.quarantine, leadership.epoch()).map_err(failed)?;
         let mut unneeded: Vec<PathBuf> = Vec::new();
         if let Some(salvaged) = &plan.salvaged {
             unneeded = salvaged.unused(volume, dir).map_err(failed)?;

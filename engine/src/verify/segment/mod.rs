@@ -190,11 +190,7 @@ impl SegmentCheck<'_> {
                 break;
             }
             self.boundary(walk.position(), &mut place);
-            if self.is_behind_indexes(walk.position())
-                && let Some(indexes) = indexes.take()
-            {
-                indexes.finish(place.expected, !place.damaged, self.findings);
-            }
+            self.indexes_end(walk.position(), &place, &mut indexes);
             let (position, header) = match walk.step()? {
                 Step::Batch { position, header } => (position, header),
                 Step::End => break,
@@ -246,6 +242,7 @@ impl SegmentCheck<'_> {
             if matches!(self.planned.extent, Extent::Tail) && walk.position() >= length {
                 // What a live leader adds behind the length found at first is not looked at.
                 self.boundary(walk.position(), &mut place);
+                self.indexes_end(walk.position(), &place, &mut indexes);
                 break;
             }
         }
@@ -285,6 +282,15 @@ impl SegmentCheck<'_> {
     fn is_behind_indexes(&self, position: u64) -> bool {
         let checkpoint = self.planned.checkpoint.as_ref();
         checkpoint.is_some_and(|checkpoint| position >= checkpoint.position)
+    }
+
+    /// Where the index files end: what is left over of them is wrong.
+    fn indexes_end(&mut self, position: u64, place: &Place, indexes: &mut Option<IndexCheck>) {
+        if self.is_behind_indexes(position)
+            && let Some(indexes) = indexes.take()
+        {
+            indexes.finish(place.expected, !place.damaged, self.findings);
+        }
     }
 
     /// At the beginning of each batch, and at the end: whatever refers to this place is compared.

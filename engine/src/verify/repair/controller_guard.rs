@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kaas_substrate::{EntryKind, LockGuard, Substrate};
 use parking_lot::Mutex;
 
-use super::lead::{Led, still_leads};
+use super::claimed_dir::{ClaimedDir, still_leads};
 use super::{Mode, said};
 use crate::layout::{CLUSTER_DIR, CONTROLLER_DIR, LOCK_FILE, TOPIC_CONFIG, TOPICS_DIR};
 use crate::leadership::{self, FENCE_NAME, Leadership};
@@ -20,7 +20,7 @@ use crate::verify::view::Names;
 use crate::verify::{Context, cluster, slots};
 
 /// Holds what a repair needs of the data directory; shared by the threads of one repair.
-pub(super) struct Steward<'a> {
+pub(super) struct ControllerGuard<'a> {
     context: &'a Context<'a>,
     substrate: &'a Arc<dyn Substrate>,
     mode: &'a Mode,
@@ -28,7 +28,7 @@ pub(super) struct Steward<'a> {
     controller: Mutex<Option<Arc<Leadership>>>,
 }
 
-impl<'a> Steward<'a> {
+impl<'a> ControllerGuard<'a> {
     pub(super) fn new(context: &'a Context<'a>, substrate: &'a Arc<dyn Substrate>, mode: &'a Mode) -> Self {
         Self { context, substrate, mode, lock: Mutex::default(), controller: Mutex::default() }
     }
@@ -92,13 +92,13 @@ impl<'a> Steward<'a> {
         }
         let dir = Self::controller_dir();
         let findings = slots::examine_controller(self.context, &dir).findings;
-        let led = Led::new(self.context, self.substrate, &dir, self, &findings);
-        if let Some(reason) = led.refusal() {
+        let claimed = ClaimedDir::new(self.context, self.substrate, &dir, self, &findings);
+        if let Some(reason) = claimed.refusal() {
             return Err(reason);
         }
-        let (epoch, controller) = led.epoch(self.mode, self.written())?;
+        let (epoch, controller) = claimed.epoch(self.mode, self.written())?;
         let Some(controller) = controller else { return Ok((epoch, None)) };
-        led.fill(&controller).map_err(|error| said(&error))?;
+        claimed.fill(&controller).map_err(|error| said(&error))?;
         still_leads(&controller)?;
         let controller = Arc::new(controller);
         *held = Some(Arc::clone(&controller));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use kaas_substrate::{OpenMode, RECORD_BYTES, RECORD_ZERO_AT, Substrate};
 
+use super::controller_guard::ControllerGuard;
 use super::quarantine::{self, Quarantined};
-use super::steward::Steward;
 use super::{Mode, said};
 use crate::leadership::{self, ClaimError, Claimant, FENCE_NAME, Leadership, Standing};
 use crate::planted::{Bug, planted};
@@ -18,11 +18,11 @@ use crate::verify::{Context, leaders};
 const CLAIMS_MAX: u32 = 8;
 
 /// A directory with claims and a fence, and what is wrong with these.
-pub(super) struct Led<'a> {
+pub(super) struct ClaimedDir<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) substrate: &'a Arc<dyn Substrate>,
     pub(super) dir: &'a Path,
-    pub(super) steward: &'a Steward<'a>,
+    pub(super) guard: &'a ControllerGuard<'a>,
     /// There is no fence.
     fenceless: bool,
     /// The fence says that the directory is taken away, and it is not.
@@ -33,12 +33,12 @@ pub(super) struct Led<'a> {
     out_of_reach: Option<String>,
 }
 
-impl<'a> Led<'a> {
+impl<'a> ClaimedDir<'a> {
     pub(super) fn new(
         context: &'a Context<'a>,
         substrate: &'a Arc<dyn Substrate>,
         dir: &'a Path,
-        steward: &'a Steward<'a>,
+        guard: &'a ControllerGuard<'a>,
         findings: &[Finding],
     ) -> Self {
         let has = |kinds: &[Kind]| findings.iter().any(|finding| kinds.contains(&finding.kind));
@@ -47,7 +47,7 @@ impl<'a> Led<'a> {
             context,
             substrate,
             dir,
-            steward,
+            guard,
             fenceless: has(&[Kind::FenceMissing]),
             taken_away: has(&[Kind::TakenAway]),
             full_of_holes: has(&[
@@ -76,7 +76,7 @@ impl<'a> Led<'a> {
                     Kind::FenceMissing.code()
                 ));
             }
-            self.needs_lock().then(|| self.steward.surroundings().err()).flatten()
+            self.needs_lock().then(|| self.guard.surroundings().err()).flatten()
         })
     }
 
@@ -129,7 +129,7 @@ impl<'a> Led<'a> {
                 Err(error) if error.is_not_found() => Vec::new(),
                 entries => entries.map_err(|error| said(&error))?,
             };
-            let controller = self.steward.controller_epoch();
+            let controller = self.guard.controller_epoch();
             let led = Some(controller).filter(|controller| *controller > Epoch::NONE).unwrap_or(written);
             if leadership::is_out_of_reach(written, led) {
                 return Err(format!(
@@ -157,15 +157,15 @@ impl<'a> Led<'a> {
     pub(super) fn claim(&self, written: Epoch, claimant: &Claimant) -> Result<Leadership, String> {
         let volume = self.context.substrate;
         if self.needs_lock() {
-            self.steward.surroundings()?;
-            self.steward.lock()?;
+            self.guard.surroundings()?;
+            self.guard.lock()?;
             // With the lock, no deletion and no other repair is under way; one may have been since it was looked at.
             self.in_place()?;
         }
         let mut epoch = self.next_epoch(written)?;
         if self.full_of_holes {
             // A claim mends some of it.
-            quarantine::copy(volume, self.dir, &Self::fence(), epoch).map_err(|error| said(&error))?;
+            quarantine::copy_all(volume, self.dir, &[Self::fence()], epoch).map_err(|error| said(&error))?;
         }
         if self.fenceless {
             self.make_dir().map_err(|error| said(&error))?;
@@ -174,7 +174,7 @@ impl<'a> Led<'a> {
                 return Err("the fence is there now; run verify again".to_owned());
             }
             let born = Epoch::new(epoch.get().saturating_sub(1)).unwrap_or(Epoch::NONE);
-            leadership::bear_again(volume, self.dir, born).map_err(|error| said(&error))?;
+            leadership::recreate_fence(volume, self.dir, born).map_err(|error| said(&error))?;
         }
         if self.taken_away {
             leadership::give_back(volume, self.dir).map_err(|error| said(&error))?;

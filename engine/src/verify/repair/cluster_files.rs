@@ -18,9 +18,9 @@ use std::path::Path;
 use kaas_substrate::{printable, read_small, write_small};
 use serde_json::{Map, Value, json};
 
-use super::lead::still_leads;
+use super::claimed_dir::still_leads;
+use super::controller_guard::ControllerGuard;
 use super::quarantine::{self, Quarantined};
-use super::steward::Steward;
 use super::{Mode, Repaired, is_file, said, unfinished};
 use crate::identity::read_partition;
 use crate::layout::{
@@ -40,21 +40,21 @@ use crate::verify::{Context, topics};
 /// the clock lies above all that were ever handed out, and one that is made later lies above this one and what follows it.
 const IDS_PER_SECOND: i64 = 1 << 20;
 
-/// Whose directory it is.
-pub(super) enum Home {
-    /// A topic's.
+/// What only the controller writes.
+pub(super) enum ControllerFiles {
+    /// A topic's own files.
     Topic,
-    /// `cluster/`; what all logs and claims say, if a whole data directory was looked at.
+    /// Those in `cluster/`; what all logs and claims say, if a whole data directory was looked at.
     Cluster { traces: Option<Traces> },
 }
 
 /// The repair of one such directory.
-pub(super) struct HomeRepair<'a> {
+pub(super) struct ClusterFilesRepair<'a> {
     pub(super) context: &'a Context<'a>,
     pub(super) mode: &'a Mode,
-    pub(super) steward: &'a Steward<'a>,
+    pub(super) guard: &'a ControllerGuard<'a>,
     pub(super) dir: &'a Path,
-    pub(super) home: Home,
+    pub(super) files: ControllerFiles,
 }
 
 /// What is done.
@@ -81,7 +81,7 @@ impl Plan {
     }
 }
 
-impl HomeRepair<'_> {
+impl ClusterFilesRepair<'_> {
     /// `None` if nothing is wrong there. With it the topic's id, if that was, or would be, written anew.
     pub(super) fn run(&self) -> Option<(Repaired, Option<[u8; 16]>)> {
         let findings = self.findings();
@@ -100,7 +100,7 @@ impl HomeRepair<'_> {
             }
             Ok((plan, epoch, Ok(()))) => {
                 repaired.outcome = self.mode.done();
-                let claim = format!("claim epoch {epoch} of {}", Steward::controller_dir().display());
+                let claim = format!("claim epoch {epoch} of {}", ControllerGuard::controller_dir().display());
                 repaired.steps = std::iter::once(claim).chain(plan.steps).collect();
                 repaired.given_up = plan.given_up;
                 repaired.left = plan.left;
@@ -112,9 +112,9 @@ impl HomeRepair<'_> {
 
     fn findings(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
-        match self.home {
-            Home::Topic => drop(topics::look(self.context, self.dir, &mut findings)),
-            Home::Cluster { traces } => {
+        match self.files {
+            ControllerFiles::Topic => drop(topics::look(self.context, self.dir, &mut findings)),
+            ControllerFiles::Cluster { traces } => {
                 cluster::examine(self.context, self.dir, &mut findings);
                 let highest = traces.and_then(|traces| traces.highest_producer);
                 findings.extend(
@@ -132,7 +132,7 @@ impl HomeRepair<'_> {
         if !plan.changes_anything() {
             return Ok((plan, Epoch::NONE, Ok(())));
         }
-        let (epoch, controller) = self.steward.controller()?;
+        let (epoch, controller) = self.guard.controller()?;
         let Some(controller) = controller else { return Ok((plan, epoch, Ok(()))) };
         // What a controller did before it was deposed is seen only now.
         let plan = self.plan(&self.findings())?;
@@ -226,7 +226,7 @@ impl HomeRepair<'_> {
     /// Ids go on behind all that were ever handed out. Those that no log has any more are known by the clock alone, so it must
     /// not be behind anything that carries a time.
     fn producer_ids(&self, finding: &Finding, plan: &mut Plan) -> Result<(), String> {
-        let Home::Cluster { traces: Some(traces) } = self.home else {
+        let ControllerFiles::Cluster { traces: Some(traces) } = self.files else {
             let root = printable(self.context.substrate.root());
             let back = format!(
                 "which ids were handed out is known only with all logs: repair the whole data directory, kaas-engine verify \
@@ -291,9 +291,7 @@ impl HomeRepair<'_> {
     fn act(&self, plan: &Plan, controller: &Leadership) -> Result<(), String> {
         let volume = self.context.substrate;
         let failed = |error: kaas_substrate::Error| said(&error);
-        for copied in plan.quarantine.iter().filter(|quarantined| !quarantined.remove) {
-            quarantine::copy(volume, self.dir, copied, controller.epoch()).map_err(failed)?;
-        }
+        quarantine::copy_all(volume, self.dir, &plan.quarantine, controller.epoch()).map_err(failed)?;
         let version = FileVersion { epoch: controller.epoch(), number: 1 };
         if let Some((bytes, _)) = &plan.topic_id {
             // The one name that a later controller has, too.
