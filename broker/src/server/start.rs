@@ -307,8 +307,12 @@ fn open_directory(options: &Options, dir: &Path) -> Result<(Arc<dyn Substrate>, 
         SubstrateKind::Nfs => Choice::Nfs,
         SubstrateKind::Cephfs => Choice::CephFs,
     };
-    let cluster = std::fs::symlink_metadata(dir.join(CLUSTER_DIR));
-    let has_no_data = cluster.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    // Not opened for writing yet, which makes the directory. Other errors come up again then.
+    let names = recognise::open_to_read(dir).and_then(|volume| volume.list(Path::new("")));
+    let has_no_data = match names {
+        Ok(entries) => !entries.iter().any(|entry| entry.name == CLUSTER_DIR),
+        Err(error) => error.is_not_found(),
+    };
     if has_no_data && options.require_data {
         let Mount { file_system, point: mounted_on, .. } = mount;
         return Err(StartError::NoData { dir: dir.to_owned(), file_system, mounted_on });
