@@ -261,7 +261,8 @@ impl<'a> Reader<'a> {
         }
         // Another epoch than the manifest says of this offset, which is the right one: what stands around it says so.
         let said = said.filter(|said| said.get() >= self.last_epoch)?;
-        let follows = following.is_some_and(|following| following.base_offset == header.next_offset());
+        let end = following.map(|following| following.base_offset).or(source.should_end);
+        let follows = end == Some(header.next_offset());
         (found == self.next || follows).then(|| header.appended_at(found, said))
     }
 
