@@ -128,11 +128,9 @@ impl Damage<'_> {
             },
             TOPIC_ID_FILE => EVERY,
             _ if SNAPSHOT.parse(name.as_ref()).is_some() => {
-                if self.when == When::Led {
-                    CONTENT
-                } else {
-                    EVERY
-                }
+                // Where the journal is gone it is all that says so.
+                let leaves_trace = newest(JOURNAL).is_some();
+                if self.when == When::Led || !leaves_trace { CONTENT } else { EVERY }
             }
             _ if JOURNAL.parse(name.as_ref()).is_some() => {
                 let version = JOURNAL.parse(name.as_ref());
