@@ -1,7 +1,7 @@
 //! At which offset a batch of a rewritten segment stands. Offsets may be missing anywhere there, so that what it says itself counts,
 //! within the bounds that its neighbours set.
 
-use super::placing::may_be_longer;
+use super::placing::longest;
 use crate::batch::BatchHeader;
 use crate::types::Offset;
 
@@ -46,7 +46,7 @@ pub(super) fn judge(header: &BatchHeader, around: &Around) -> Verdict {
     let fits = own >= lowest && own_end <= limit;
     // Whether it has that offset, where it may end up to there at most.
     let is_certain = |most: i64| {
-        own == most || !(around.is_doubtful || around.is_behind_zeros && may_be_longer(own, most))
+        own == most || !(around.is_doubtful || around.is_behind_zeros && longest(own, most).is_some())
     };
     let Some(following) = around.following else {
         let most = limit.saturating_sub(offsets);
