@@ -290,9 +290,10 @@ fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partitio
     });
     // Of what was deleted nothing may be left that damage could spare.
     let found_start = partition.status().log_start.0;
-    let (is_damaged, deleted) = {
+    let (is_damaged, deleted, is_refused) = {
         let history = topic.history.lock();
-        (history.harm.happened(), history.deleted_for_good())
+        let is_refused = history.harm.kept_behind_unseen;
+        (history.harm.happened(), history.deleted_for_good(), is_refused)
     };
     if found_start < deleted {
         return Ok(());
@@ -313,7 +314,7 @@ fn try_producers(cluster: &Arc<Cluster>, topic: &Topic, partition: &Arc<Partitio
             }
         }
         // (Nor can a retry of what was deleted be told from something new.)
-        for batch in unacknowledged.into_iter().filter(|_| log_start == 0) {
+        for batch in unacknowledged.into_iter().filter(|_| log_start == 0 && !is_refused) {
             match send(cluster, topic, partition, &batch)? {
                 Ok(offset) => {
                     topic.for_each_producer(|producer| producer.acknowledged(&batch, offset));

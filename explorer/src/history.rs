@@ -48,6 +48,8 @@ pub struct History {
     pub harm: Harm,
     /// Records that somebody has acknowledged: they are not sent again.
     told: BTreeSet<String>,
+    /// How often a record was sent without an acknowledgement since: it may still arrive so often.
+    under_way: BTreeMap<String, u32>,
     /// Tombstones that were sent, whether they arrived or not.
     tombstones: BTreeSet<String>,
     /// The highest log start that anybody asked for.
@@ -77,6 +79,7 @@ impl History {
 
     /// A record is about to be sent.
     pub fn sends(&mut self, name: &str) {
+        *self.under_way.entry(name.to_owned()).or_default() += 1;
         if self.promises.tombstones_go && is_tombstone(name) {
             self.tombstones.insert(name.to_owned());
         }
@@ -91,7 +94,11 @@ impl History {
         let told = || format!("{how} at epoch {epoch}");
         self.forget_what_was_hit(offset, value);
         if how.starts_with("acknowledged") {
-            self.told.insert(value.to_owned());
+            let under_way = self.under_way.entry(value.to_owned()).or_default();
+            *under_way = under_way.saturating_sub(1);
+            if *under_way == 0 {
+                self.told.insert(value.to_owned());
+            }
         }
         // (A retry may be recognised though what it repeats is lost.)
         if !self.harm.may_be_met_at(epoch) && how == "read" {

@@ -17,6 +17,9 @@ pub struct Promises {
     pub tombstones_go: bool,
 }
 
+/// Records of a batch that clients send at most.
+const BATCH_RECORDS_MAX: i64 = 3;
+
 impl History {
     /// The last word: `records` is the whole log, which starts at `start`.
     pub fn check_all(&self, start: i64, records: &BTreeMap<i64, String>) -> Result<(), Problem> {
@@ -35,18 +38,32 @@ impl History {
     }
 
     /// A repair has said that these offsets are lost: from, to.
-    pub fn check_lost(&self, lost: &[(i64, i64)]) -> Result<(), Problem> {
+    pub fn check_lost(&mut self, lost: &[(i64, i64)]) -> Result<(), Problem> {
         let start = self.told_log_start().max(self.deleted_for_good());
         for (from, to) in lost {
             let from = (*from).max(start);
-            let mut known = self.seen.range(from..(*to).max(from));
-            if let Some((offset, (name, by))) = known.find(|(_, (name, _))| !self.harm.has_hit(name)) {
+            let known = self.seen.range(from..(*to).max(from));
+            let mut spared = known.filter(|(_, (name, _))| !self.harm.has_hit(name));
+            let Some((offset, (name, by))) = spared.next() else { continue };
+            // The last batch, alone behind damage: nothing but itself says which offset it had, and that may have been hit.
+            let is_batch = spared.next_back().map_or(0, |(last, _)| last - offset) < BATCH_RECORDS_MAX;
+            let is_alone =
+                is_batch && self.harm.has_hit_at(offset - 1) && self.seen.range(*to..).next().is_none();
+            if !is_alone {
                 return Err(Problem::Repair(format!(
                     "offsets {from} to {to} are said to be lost; {name} at {offset} ({by}) was not damaged"
                 )));
             }
+            let alone: Vec<_> = self.seen.range(*offset..*to).map(|(_, (name, _))| name.clone()).collect();
+            alone.into_iter().for_each(|name| self.harm.hit(name));
         }
         Ok(())
+    }
+
+    /// Whether somebody has seen a record at every one of these offsets: from, to.
+    pub fn has_seen_all(&self, offsets: &[(i64, i64)]) -> bool {
+        let count = |from: i64, to: i64| self.seen.range(from..to.max(from)).count();
+        offsets.iter().all(|(from, to)| i64::try_from(count(*from, *to)) == Ok(to - from))
     }
 
     /// `found` is everything that a reader was shown from `start` to `end`.

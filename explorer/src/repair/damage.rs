@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use kaas_engine::batch::{BatchHeader, HEADER_BYTES, check_crc};
+use kaas_engine::manifest::versioned::read_highest;
+use kaas_engine::manifest::{MANIFEST, Manifest};
 use kaas_substrate::{EntryKind, Result, Substrate};
 
 use super::change::{Change, Damaged, below, lay_a_stranger, read};
@@ -127,8 +129,9 @@ impl Damage<'_> {
                 log_start: says(&before, &["log_start_offset"]).unwrap_or(0),
             },
             _ => {
-                let said = manifest.and_then(|name| read(volume, &dir.join(name)).ok());
-                let said = said.and_then(|said| says(&said, &["next_offset", "high_watermark"]));
+                // One that was damaged promises nothing, though it may be JSON still.
+                let whole = read_highest::<Manifest>(volume, dir, MANIFEST).ok().flatten();
+                let said = whole.map(|(_, manifest)| manifest.next_offset.max(manifest.high_watermark));
                 Promised::ByManifest(said.unwrap_or(0))
             }
         };

@@ -1,11 +1,12 @@
 //! What damage may have cost: which records it has hit, and what may be said of them since.
 //!
 //! A record is hit if any byte of its batch was changed, cut off or removed. Such a record may be gone, or be shown where it does not
-//! belong until the partition was repaired; every other one stays where it is, but for two exceptions:
+//! belong until the partition was repaired; every other one stays where it is, but for these exceptions:
 //!
 //! - a leader that takes over before any repair ends the log in front of the first damaged batch of its open end, as after a
 //!   crash, and what stands behind it is gone, too (`verify` calls it `damaged-tail`);
-//! - an offset at the open end of the log that only records which were hit have had, and that no manifest has promised, may be another's.
+//! - an offset at the open end of the log that only records which were hit have had, and that no manifest has promised, may be another's;
+//! - the last batch of the log, alone behind one that was hit, may be given up by a repair, which says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,6 +45,9 @@ pub struct Harm {
     may_be_cut: bool,
     /// Offsets that repairs have said are lost.
     told: Vec<(i64, i64)>,
+    /// A repair has kept records behind others that it has said to be lost, and that nobody was ever told of: what a crash has torn, or
+    /// a deposed leader wrote. Their producer is refused if it sends them again, since what follows them is there.
+    pub kept_behind_unseen: bool,
     /// Repairs that nobody has heard of: they may have said more.
     unheard: u32,
 }
@@ -66,7 +70,8 @@ impl Harm {
         }
     }
 
-    fn hit(&mut self, name: String) {
+    /// A record may be gone.
+    pub fn hit(&mut self, name: String) {
         self.takes_from_producer_of(&name);
         self.hit.insert(name);
     }

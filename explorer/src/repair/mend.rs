@@ -80,6 +80,7 @@ pub fn heard(cluster: &Cluster, process: &Process, topic: &Topic, began: u32, re
     // One that was begun and has not come to its end says what it may have lost: as it was deposed, others have removed what they do
     // not need.
     let checked = if is_done { history.check_lost(&lost) } else { Ok(()) };
+    history.harm.kept_behind_unseen |= is_done && !history.has_seen_all(&lost);
     history.harm.repaired(began, epoch.filter(|_| is_done), lost);
     drop(history);
     cluster.check(checked);
