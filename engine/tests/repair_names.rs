@@ -46,6 +46,29 @@ fn what_a_repair_has_written_anew_counts_where_the_segment_that_it_was_made_from
 }
 
 #[test]
+fn of_a_segment_that_was_written_anew_and_is_damaged_the_rest_counts() {
+    for is_last in [false, true] {
+        let volume = crashed();
+        let given = end(&volume);
+        change(&last_log(&volume), |bytes| bytes[70] ^= 1);
+        mend(&volume);
+        let logs = files(&volume, "", ".log");
+        // The one that was written anew: its batches have an earlier leader's epoch than its name.
+        let rewritten = logs.iter().max_by_key(|log| log.metadata().unwrap().modified().unwrap()).unwrap();
+        let before = placed(&volume);
+        let length = std::fs::metadata(rewritten).unwrap().len() as usize;
+        let at = if is_last { length - 2 } else { 70 };
+        let expected = without(&before, rewritten, at as u64, at as u64 + 1);
+        assert!(expected.len() < before.len(), "{rewritten:?}");
+        change(rewritten, |bytes| bytes[at] ^= 1);
+        lose_manifests(&volume);
+        let repaired = mend(&volume);
+        assert!(!repaired.lost.is_empty(), "{repaired:#?}");
+        assert_serves(&volume, &expected, given);
+    }
+}
+
+#[test]
 fn without_a_manifest_rewritten_segments_are_not_taken_for_an_empty_log() {
     let volume = closed();
     let (before, given) = (placed(&volume), end(&volume));

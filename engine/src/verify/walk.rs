@@ -33,11 +33,30 @@ pub(super) enum Step {
     Damaged { position: u64, reason: String },
 }
 
+/// Leader epochs that a batch may have.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Epochs<'a> {
+    /// Any of these.
+    Of(&'a [Epoch]),
+    /// This one, and all below.
+    UpTo(Epoch),
+}
+
+impl Epochs<'_> {
+    /// Whether the leader epoch in a header is one of them.
+    fn have(&self, found: [u8; 4]) -> bool {
+        let found = u32::from_be_bytes(found);
+        match self {
+            Self::Of(epochs) => epochs.iter().any(|epoch| epoch.get() == found),
+            Self::UpTo(highest) => found <= highest.get(),
+        }
+    }
+}
+
 /// What a batch behind damage must look like.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    /// Any of these leader epochs.
-    pub(super) epochs: &'a [Epoch],
+    pub(super) epochs: Epochs<'a>,
     /// Lowest base offset.
     pub(super) from: Offset,
     /// The offset that it must end below or at, exclusive.
@@ -184,7 +203,6 @@ impl<'a> Walk<'a> {
         from: u64,
         wanted: &Wanted<'_>,
     ) -> Result<Option<(u64, BatchHeader)>, kaas_substrate::Error> {
-        let epochs: Vec<_> = wanted.epochs.iter().map(|epoch| epoch.get().to_be_bytes()).collect();
         let (mut at, mut candidates) = (from, 0);
         while at < self.end {
             let takes_any_offset = self.takes_any_offset;
@@ -197,7 +215,8 @@ impl<'a> Walk<'a> {
                 header.get(MAGIC_AT) == Some(&2)
                     && header
                         .get(EPOCH_AT..MAGIC_AT)
-                        .is_some_and(|found| epochs.iter().any(|epoch| epoch == found))
+                        .and_then(|found| found.try_into().ok())
+                        .is_some_and(|found| wanted.epochs.have(found))
             });
             let Some(skip) = found else {
                 at += starts as u64;

@@ -92,7 +92,7 @@ pub(super) struct Placed {
 }
 
 /// Offsets that a byte takes up at most, compressed: each record has an offset and a length of its own.
-const OFFSETS_PER_BYTE_MAX: u64 = 64;
+pub(super) const OFFSETS_PER_BYTE_MAX: u64 = 64;
 
 /// Offsets that a byte takes up at most where it is asked whether zeros have made an offset smaller: that a batch has several to
 /// a byte is as seldom as that.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use kaas_substrate::{File, OpenMode};
 
 use super::super::Context;
-use super::super::walk::{Step, Walk, Wanted};
+use super::super::walk::{Epochs, Step, Walk, Wanted};
 use super::neighbours::{Around, Verdict, judge};
-use super::placing::{End, place};
+use super::placing::{End, OFFSETS_PER_BYTE_MAX, place};
 use super::salvage::{KnownProducers, Lost, Run, Salvage, Salvaged, Source, epoch_at, epochs};
 use super::survey::survey;
 use crate::batch::BatchHeader;
@@ -181,7 +181,14 @@ impl<'a> Reader<'a> {
         let source = salvaged.source.clone();
         let end = file.length()?.min(source.bytes);
         let mut walk = Walk::of_any_offset(file, end, &self.context.progress.bytes);
-        let epochs = epochs(&source);
+        let listed = epochs(&source);
+        let epochs = match source.entry {
+            Some(_) => Epochs::Of(&listed),
+            // Its name has the epoch of whoever has rewritten it.
+            None => Epochs::UpTo(source.name.epoch),
+        };
+        // The offset that what cannot be used ends below, by what it says.
+        let mut given = self.next;
         // Where what cannot be used begins, if that is right in front.
         let mut damaged: Option<u64> = None;
         let mut is_doubtful = false;
@@ -191,7 +198,9 @@ impl<'a> Reader<'a> {
                 Step::Batch { position, header } => (position, header),
                 Step::Damaged { position, .. } => {
                     damaged = damaged.or(Some(position));
-                    let wanted = Wanted { epochs: &epochs, from: Offset(i64::MIN), end: Offset(i64::MAX) };
+                    let said = walk.peek(position)?.map(|header| header.next_offset());
+                    given = given.max(self.may_end_at(said, end - position));
+                    let wanted = Wanted { epochs, from: Offset(i64::MIN), end: Offset(i64::MAX) };
                     let stops = planted(Bug::RepairStopsAtDamage);
                     if stops || walk.find(position + 1, &wanted)?.is_none() {
                         break;
@@ -237,13 +246,30 @@ impl<'a> Reader<'a> {
                         self.lose(stamped.base_offset, &reason);
                     }
                     self.take(&**file, position, &stamped, stamped != header, salvaged)?;
+                    given = self.next;
                 }
                 // It belongs somewhere else, and so may what follows; the next one that fits goes on.
-                None => damaged = damaged.or(Some(position)),
+                None => {
+                    damaged = damaged.or(Some(position));
+                    given = given.max(self.may_end_at(Some(header.next_offset()), end - position));
+                }
             }
         }
-        salvaged.damaged.extend(damaged.map(|from| (from, end)));
+        if let Some(from) = damaged {
+            salvaged.damaged.push((from, end));
+            if source.entry.is_none() {
+                self.lose(given.min(source.limit), &format!("at least: {}", unread(&source, from, end)));
+            }
+        }
         Ok(())
+    }
+
+    /// Where what cannot be used, up to the end of a segment in `bytes`, may have ended if it says to end at `said`: behind what is
+    /// known at least, and not further away than so many bytes can have led.
+    fn may_end_at(&self, said: Option<Offset>, bytes: u64) -> Offset {
+        let most = self.next.0.saturating_add_unsigned(bytes.saturating_mul(OFFSETS_PER_BYTE_MAX));
+        let said = said.filter(|said| (self.next.0..=most).contains(&said.0));
+        said.unwrap_or(self.next).max(Offset(self.next.0.saturating_add(1)))
     }
 
     /// A batch of a rewritten segment whose offset is right with the leader epoch that it must have; `None` if that is not known.

@@ -15,7 +15,7 @@ use kaas_substrate::OpenMode;
 
 use super::super::Context;
 use super::super::view::{View, log_path};
-use super::super::walk::{Step, Walk};
+use super::super::walk::{Epochs, Step, Walk, Wanted};
 use super::reading::Reader;
 use crate::log::{SegmentFile, SegmentName};
 use crate::manifest::{BatchCrcs, LeaderEpoch, Manifest, SegmentEntry};
@@ -238,9 +238,22 @@ fn bounded(
             file => file?,
         };
         let length = file.length()?;
-        let first = Walk::new(&file, length, &context.progress.bytes).step()?;
-        let Step::Batch { header, .. } = first else { continue };
-        let is_alone = header.batch_bytes as u64 == length && header.base_offset == source.name.base_offset;
+        let mut walk = Walk::new(&file, length, &context.progress.bytes);
+        let first = match walk.step()? {
+            Step::Batch { position, header } => Some((position, header)),
+            Step::Damaged { position, .. } => {
+                let epochs = Epochs::UpTo(source.name.epoch);
+                walk.find(
+                    position + 1,
+                    &Wanted { epochs, from: source.name.base_offset, end: Offset(i64::MAX) },
+                )?
+            }
+            Step::End => None,
+        };
+        let Some((position, header)) = first else { continue };
+        let is_alone = position == 0
+            && header.batch_bytes as u64 == length
+            && header.base_offset == source.name.base_offset;
         if is_alone && header.record_count == 0 && header.producer_id.is_none() {
             source.fills_up_to = Some(header.next_offset());
         } else if let Some(epoch) = Epoch::from_wire(header.partition_leader_epoch) {

@@ -1,6 +1,6 @@
 //! What stands in a damaged segment that was appended to: whole batches side by side, and what is between them.
 
-use super::super::walk::{Step, Walk, Wanted};
+use super::super::walk::{Epochs, Step, Walk, Wanted};
 use super::placing::{Damage, Front, Group, Piece};
 use super::salvage::Source;
 use crate::batch::BatchHeader;
@@ -16,7 +16,7 @@ const RECORD_COUNT_AT: usize = 57;
 /// Reads on from where `walk` stands up to `end`. Memory grows with the number of damaged places.
 pub(super) fn survey(walk: &mut Walk<'_>, source: &Source, end: u64) -> Result<Vec<Group>> {
     let epochs = [source.name.epoch];
-    let wanted = Wanted { epochs: &epochs, from: Offset(i64::MIN), end: Offset(i64::MAX) };
+    let wanted = Wanted { epochs: Epochs::Of(&epochs), from: Offset(i64::MIN), end: Offset(i64::MAX) };
     let mut groups = vec![Group::default()];
     loop {
         match walk.step()? {

@@ -7,7 +7,7 @@ use crate::manifest::SegmentEntry;
 use crate::types::Offset;
 use crate::verify::finding::{Finding, Kind};
 use crate::verify::indexes::IndexCheck;
-use crate::verify::walk::{Walk, Wanted};
+use crate::verify::walk::{Epochs, Walk, Wanted};
 
 impl SegmentCheck<'_> {
     /// How far a pinned segment is walked through.
@@ -35,7 +35,7 @@ impl SegmentCheck<'_> {
     ) -> Result<Outcome, Error> {
         self.replay.break_off("the log ends before");
         let epochs = self.epochs();
-        let wanted = Wanted { epochs: &epochs, from: place.expected, end: Offset(i64::MAX) };
+        let wanted = Wanted { epochs: Epochs::Of(&epochs), from: place.expected, end: Offset(i64::MAX) };
         let behind = walk.find(position + 1, &wanted)?;
         let finding = match behind {
             Some((at, header)) => {

@@ -12,7 +12,7 @@ use super::finding::{Finding, Kind};
 use super::indexes::IndexCheck;
 use super::producers::{Expiry, Replay};
 use super::view::log_path;
-use super::walk::{Step, Walk, Wanted};
+use super::walk::{Epochs, Step, Walk, Wanted};
 use crate::batch::{BatchHeader, Marker};
 use crate::index::AbortedTransaction;
 use crate::log::SegmentName;
@@ -420,7 +420,7 @@ impl SegmentCheck<'_> {
             Extent::Whole | Extent::Tail => Offset(i64::MAX),
         };
         let epochs = self.epochs();
-        let wanted = Wanted { epochs: &epochs, from: place.expected, end };
+        let wanted = Wanted { epochs: Epochs::Of(&epochs), from: place.expected, end };
         let next = walk.find(position + 1, &wanted)?;
         let lost = match next {
             Some((at, header)) => format!(
