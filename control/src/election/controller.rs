@@ -183,7 +183,7 @@ impl Controller {
         tracing::warn!(
             epoch = %claimed.epoch(), %reason,
             hint = format!("kaas-engine verify {}", substrate.root().display()),
-            "the controller's fence named no leader: claimed anew"
+            "the controller's fence did not say who leads: claimed anew"
         );
         Ok(claimed)
     }
