@@ -76,8 +76,8 @@ pub enum ControlError {
     #[error("{} holds no data of kaas, but something else: {found}", dir.display())]
     NotEmpty { dir: PathBuf, found: String },
 
-    /// There are topics, but nothing says which cluster they belong to; nothing was touched.
-    #[error("{} holds topics but no cluster/meta.json: it was not written whole, or meta.json was removed", dir.display())]
+    /// There are topics, or committed offsets, but nothing says which cluster they belong to; nothing was touched.
+    #[error("{} holds topics or slots but no cluster/meta.json: it was not written whole, or meta.json was removed", dir.display())]
     MissingMeta { dir: PathBuf },
 
     /// A partition could not be born or taken away.

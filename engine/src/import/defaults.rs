@@ -39,7 +39,7 @@ impl ServerProperties {
     }
 
     /// Which broker's it is.
-    fn node_id(&self) -> Option<i32> {
+    pub(super) fn node_id(&self) -> Option<i32> {
         let id = self.configs.get("node.id").or_else(|| self.configs.get("broker.id"));
         id.and_then(|id| id.trim().parse().ok())
     }

@@ -11,7 +11,7 @@ use kaas_config::{BrokerConfigs, ConfigError, TopicConfigs, Value, topic_definit
 use kaas_substrate::{OpenMode, Substrate};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::defaults::{Defaults, Layers};
+use super::defaults::{Defaults, Layers, ServerProperties};
 use super::group_offsets::{self, GroupOffsets};
 use super::kafka_files::{CLEANER_CHECKPOINT, INTERNAL_TOPICS};
 use super::missing::doubt_about_start;
@@ -94,11 +94,16 @@ pub fn plan(
     if let Some(fixed) = fixed {
         fixed.check(&found.nodes, &mut problems);
     }
+    let mut nodes = found.nodes;
+    if nodes.is_empty() {
+        // Where no meta.properties says it.
+        nodes.extend(fixed.and_then(ServerProperties::node_id));
+    }
     let mut report = Report::new(found.passed_over, found.metadata.is_some(), fixed.is_some());
     let (metadata_dir, metadata) = found.metadata.unwrap_or_default();
     let layers = Layers {
         metadata: metadata_dir,
-        own: found.nodes.iter().map(|id| metadata.configs_of_broker(*id)).collect(),
+        own: nodes.iter().map(|id| metadata.configs_of_broker(*id)).collect(),
         all: metadata.configs_of_all_brokers(),
         fixed,
     };

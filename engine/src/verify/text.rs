@@ -45,7 +45,7 @@ pub fn render_repairs(repairs: &[Repaired], width: usize) -> String {
     let sections = [
         (Outcome::Repaired, "REPAIRED", "lost"),
         (Outcome::WouldRepair, "WOULD BE REPAIRED", "would be lost"),
-        (Outcome::Refused, "LEFT AS IT IS", "may be lost"),
+        (Outcome::Refused, "NOT REPAIRED", "may be lost"),
     ];
     for (outcome, title, lost) in sections {
         let here: Vec<_> = repairs.iter().filter(|repaired| repaired.outcome == outcome).collect();
