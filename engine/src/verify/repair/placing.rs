@@ -98,6 +98,10 @@ pub(super) const OFFSETS_PER_BYTE_MAX: u64 = 64;
 /// a byte is as seldom as that.
 const OFFSETS_PER_BYTE_LIKELY: u64 = 1;
 
+/// How many of the pieces behind one that says another offset are asked for the right one: all, but where a file has nothing that
+/// belongs there.
+const WITNESSES_MAX: usize = 1000;
+
 /// The pieces of a segment that was appended to which belong there, with their offsets; and the offset that all end below, also
 /// those of which nobody knows where they belong, as far as that can be said. `begin` is where the first group begins if there is
 /// no damage in front of it, `next` the offset that all begin at or above, `limit` the one that all end at or below.
@@ -257,7 +261,7 @@ impl Placing {
                 // Whether anything behind it stands where it stands if this one does.
                 let mut behind = before + piece.offsets;
                 let later = pieces.get(at + 1..).unwrap_or_default();
-                let is_borne_out = later.iter().any(|later| {
+                let is_borne_out = later.iter().take(WITNESSES_MAX).any(|later| {
                     let agrees = said(behind, later) == begin;
                     behind += later.offsets;
                     agrees
