@@ -264,12 +264,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Where what cannot be used, up to the end of a segment in `bytes`, may have ended if it says to end at `said`: behind what is
-    /// known at least, and not further away than so many bytes can have led.
+    /// Where what cannot be used, up to the end of a segment in `bytes`, ended if it says to have ended at `said`: not further away than so
+    /// many bytes can have led. Without a word of it nothing is lost: it may be what a repair that died had begun to copy.
     fn may_end_at(&self, said: Option<Offset>, bytes: u64) -> Offset {
         let most = self.next.0.saturating_add_unsigned(bytes.saturating_mul(OFFSETS_PER_BYTE_MAX));
-        let said = said.filter(|said| (self.next.0..=most).contains(&said.0));
-        said.unwrap_or(self.next).max(Offset(self.next.0.saturating_add(1)))
+        said.filter(|said| (self.next.0..=most).contains(&said.0)).unwrap_or(self.next)
     }
 
     /// A batch of a rewritten segment whose offset is right with the leader epoch that it must have; `None` if that is not known.
