@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use kaas_engine::types::Offset;
 use kaas_engine::verify::Kind;
 use kaas_engine::verify::repair::Outcome;
+use kaas_engine::{ReadError, State};
 use looking::{assert_clean, assert_found, change, closed, crashed, dir, edit_json, files, last_log, look};
 use mending::{assert_serves, contents, dry_run, mend, open, placed, repair, served, values, without};
 use support::{Volume, producer_batch};
@@ -39,6 +40,26 @@ fn what_is_in_order_is_left_alone() {
         assert_eq!(repair(&volume), None);
         assert_eq!(contents(volume.path()), before);
     }
+}
+
+#[test]
+fn readers_that_meet_damage_learn_that_it_was_repaired() {
+    let volume = closed();
+    let damaged = files(&volume, "", ".log").remove(1);
+    let placed = placed(&volume);
+    let file = damaged.file_name().unwrap().to_str().unwrap();
+    let mut batches: Vec<_> = placed.iter().filter(|(_, (_, place))| place.0 == file).collect();
+    batches.dedup_by_key(|(_, (_, place))| place.1);
+    let (first, (second, (_, (_, at, _)))) = (batches[0].0, batches[1]);
+    change(&damaged, |bytes| bytes[usize::try_from(at + 57).unwrap()] ^= 0xff);
+    let log = open(&volume);
+    let in_front = log.read(*first).unwrap();
+    assert!(in_front.bytes > 0, "what stands in front of the damage is served");
+    assert!(matches!(log.read(*second), Err(ReadError::Damaged { .. })));
+    assert_eq!(log.partition.status().state, State::Leading);
+    mend(&volume);
+    assert!(matches!(log.read(*second), Err(ReadError::NotLeader { .. })), "and is led anew, and served");
+    assert!(matches!(log.partition.status().state, State::Deposed { .. }));
 }
 
 #[test]

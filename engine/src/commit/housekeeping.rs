@@ -357,6 +357,13 @@ impl Partition {
         }
     }
 
+    /// Asks the fence whether another has taken over, which ends the partition then. Blocks.
+    pub(crate) fn is_deposed(&self) -> bool {
+        let Standing::Deposed { by } = self.leadership.standing() else { return false };
+        self.end(State::Deposed { by });
+        true
+    }
+
     /// Makes everything written durable. The partition has ended if it fails, unless
     /// [`kaas_substrate::Error::is_no_descriptors`]: then it was not tried.
     pub(crate) fn sync_or_poison(&self, writer: &mut Writer) -> Result<(), EngineError> {

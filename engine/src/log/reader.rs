@@ -172,6 +172,14 @@ impl BlockingRead {
         {
             return Err(out_of_range(self.request.from, &status));
         }
+        // A later leader, or a repair, may have put others in the place of these files.
+        let has_failed = matches!(&outcome, Err(ReadError::Damaged { .. } | ReadError::Storage(_)));
+        if has_failed
+            && self.partition.is_deposed()
+            && let Some(error) = self.partition.status().state.read_error()
+        {
+            return Err(error);
+        }
         outcome
     }
 
@@ -312,8 +320,12 @@ impl BlockingRead {
         buffer.truncate(read);
         let (mut end, mut end_offset, mut has_records) = (0, first.base_offset, false);
         while let Some(rest) = buffer.get(end..).filter(|rest| rest.len() >= HEADER_BYTES) {
-            let header = BatchHeader::parse(rest)
-                .map_err(|error| damaged(segment, start + end as u64, error.to_string()))?;
+            let header = match BatchHeader::parse(rest) {
+                Ok(header) => header,
+                Err(error) if end == 0 => return Err(damaged(segment, start, error.to_string())),
+                // Told to whoever comes for it; what stands in front is in order.
+                Err(_) => break,
+            };
             let batch_end = end.saturating_add(header.batch_bytes);
             let is_in_place = misplaced(segment, end_offset, &header).is_none();
             if !is_in_place || header.next_offset() > self.limit || batch_end > buffer.len() {

@@ -14,7 +14,7 @@ use super::open::Listing;
 use super::rewrite::Rewriter;
 use super::scan::{BatchScanner, Check, Scanned};
 use super::segment::{Segment, SegmentState};
-use crate::batch::{BatchHeader, EndMarker, read_marker};
+use crate::batch::{BatchHeader, EndMarker, HEADER_BYTES, check_crc, read_marker};
 use crate::engine::Shared;
 use crate::error::EngineError;
 use crate::identity::Identity;
@@ -33,6 +33,17 @@ const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
 
 /// Largest control batch that is looked into; markers have about 80 bytes.
 const MARKER_BATCH_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes behind a log's end in which a whole batch is looked for.
+const LOOKED_BEHIND_BYTES: usize = 1 << 20;
+
+/// How many look-alikes are examined.
+const CANDIDATES_MAX: usize = 100;
+
+/// What to do where one is found. (A loss of power may keep what was written last, and lose what was written just before: none of it was
+/// acknowledged.)
+const MORE_FOLLOWS_HINT: &str = "if no loss of power explains it, acknowledged records may be among them: stop the broker, keep a copy \
+                                 of the directory, and run `kaas-engine verify` on the copy";
 
 /// What a partition's files say.
 #[derive(Debug)]
@@ -325,7 +336,14 @@ fn scan_segment(
             Scanned::Batch { position, header } => (position, header),
             Scanned::End => break,
             Scanned::Torn { position, reason } => {
-                tracing::info!(segment = %name, dir = %dir.display(), position, reason, "the log ends here");
+                let dir = dir.display();
+                match whole_batch_behind(&*file, position, cursor.expected, epoch) {
+                    None => tracing::info!(segment = %name, %dir, position, reason, "the log ends here"),
+                    Some((behind, offset)) => tracing::warn!(
+                        segment = %name, %dir, position, reason, behind, %offset, hint = MORE_FOLLOWS_HINT,
+                        "the log ends here, though whole batches follow"
+                    ),
+                }
                 break;
             }
         };
@@ -357,6 +375,27 @@ fn scan_segment(
     }
     indexes.finish();
     Ok(Some((state, indexes)))
+}
+
+/// The position and the base offset of a whole batch of the leader of `epoch` behind byte `end`, where the log ends at offset
+/// `expected`; `None` if there is none within [`LOOKED_BEHIND_BYTES`], or if they cannot be read: nothing depends on it.
+fn whole_batch_behind(file: &dyn File, end: u64, expected: Offset, epoch: u32) -> Option<(u64, Offset)> {
+    let mut bytes = vec![0; LOOKED_BEHIND_BYTES];
+    let read = file.read_at(&mut bytes, end).ok()?;
+    bytes.truncate(read);
+    let mut left = CANDIDATES_MAX;
+    let whole_at = |at: usize| {
+        let rest = bytes.get(at..)?;
+        let header = BatchHeader::parse(rest).ok()?;
+        let batch = rest.get(..header.batch_bytes)?;
+        let is_its_leaders = u32::try_from(header.partition_leader_epoch) == Ok(epoch);
+        if !is_its_leaders || header.base_offset < expected || left == 0 {
+            return None;
+        }
+        left -= 1;
+        check_crc(batch).ok().map(|()| (end + at as u64, header.base_offset))
+    };
+    (1..bytes.len().saturating_sub(HEADER_BYTES - 1)).find_map(whole_at)
 }
 
 impl Resume {
@@ -398,4 +437,31 @@ pub(crate) fn marker(
     let read = file.read_at(&mut bytes, position)?;
     bytes.truncate(read);
     Ok(read_marker(&Bytes::from(bytes)).ok().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use kaas_substrate::{Memory, Substrate};
+
+    use super::*;
+    use crate::batch::{BatchOptions, SimpleRecord, data_batch};
+
+    #[test]
+    fn whole_batches_behind_damage_are_found_if_they_are_the_leaders() {
+        let volume = Memory::new();
+        let file = volume.open(Path::new("log"), OpenMode::CreateNew).unwrap();
+        let mut batch =
+            data_batch(&[SimpleRecord::of_value("x")], &BatchOptions::default()).unwrap().to_vec();
+        batch[..8].copy_from_slice(&7_i64.to_be_bytes());
+        batch[12..16].copy_from_slice(&3_i32.to_be_bytes());
+        file.write_all_at(&[IoSlice::new(&[0xff; 100]), IoSlice::new(&batch)], 0).unwrap();
+        let found = |expected, epoch| whole_batch_behind(&*file, 40, Offset(expected), epoch);
+        assert_eq!(found(5, 3), Some((100, Offset(7))));
+        assert_eq!(found(5, 4), None, "another leader's");
+        assert_eq!(found(8, 3), None, "from below the log's end");
+        file.write_all_at(&[IoSlice::new(b"!")], 165).unwrap();
+        assert_eq!(found(5, 3), None, "damaged as well");
+    }
 }
