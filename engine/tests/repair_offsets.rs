@@ -50,6 +50,10 @@ fn batches(volume: &Volume) -> (PathBuf, Vec<usize>) {
     (log, places)
 }
 
+fn log_of(volume: &Volume) -> PathBuf {
+    batches(volume).0
+}
+
 /// Puts bytes over those of a file.
 fn put(log: &Path, at: usize, with: &[u8]) {
     change(log, |bytes| bytes[at..at + with.len()].copy_from_slice(with));
@@ -271,4 +275,45 @@ fn an_entry_of_a_time_index_that_a_checkpoint_promises_up_to_the_end_of_the_log_
     });
     assert_found(&volume, kaas_engine::verify::Kind::IndexWrong);
     mend(&volume);
+}
+
+#[test]
+fn a_batch_behind_bytes_that_are_gone_or_that_was_copied_is_not_moved() {
+    // The last batch but one is cut out.
+    let volume = one_segment(false);
+    let (all, (log, places)) = (values(&placed(&volume)), batches(&volume));
+    change(&log, |bytes| drop(bytes.drain(places[BATCHES - 2]..places[BATCHES - 1])));
+    let (repaired, _) = mend_in_place(&volume, &all);
+    let end = *all.last_key_value().unwrap().0;
+    assert!(repaired.lost.iter().any(|lost| lost.to == end + 1), "{repaired:#?}");
+    // A copy of the first one stands at the end.
+    let volume = one_segment(false);
+    let all = values(&placed(&volume));
+    change(&log_of(&volume), |bytes| bytes.extend_from_within(places[0]..places[1]));
+    let (_, served) = mend_in_place(&volume, &all);
+    assert_eq!(served, all);
+}
+
+#[test]
+fn a_batch_that_was_written_over_another_of_its_segment_is_not_served_in_its_place() {
+    let volume = Volume::local();
+    let log = volume.open();
+    for n in 0..6 {
+        log.append(&[&format!("value-{n}")]).unwrap();
+    }
+    log.close();
+    let (all, (log, places)) = (values(&placed(&volume)), batches(&volume));
+    change(&log, |bytes| bytes.copy_within(places[3]..places[4], places[1]));
+    let (repaired, served) = mend_in_place(&volume, &all);
+    assert_eq!(served.len(), all.len() - 1, "{repaired:#?}");
+}
+
+#[test]
+fn a_stray_file_of_a_later_epoch_is_no_later_leaders_segment() {
+    let volume = one_segment(true);
+    let (all, (log, _)) = (values(&placed(&volume)), batches(&volume));
+    std::fs::write(log.with_file_name("00000009-00000000000000000000.log"), b"").unwrap();
+    std::fs::copy(&log, log.with_file_name("00000006-00000000000000000003.log")).unwrap();
+    let (repaired, served) = mend_in_place(&volume, &all);
+    assert_eq!((served, repaired.lost), (all, Vec::new()));
 }

@@ -115,7 +115,9 @@ impl PartitionRepair<'_> {
 
     /// What no manifest has pinned is on stable storage before it is looked at, so that it reads the same afterwards.
     fn make_durable(&self, view: &View) -> Result<(), String> {
-        for source in salvage::sources(view, view.manifest()).iter().filter(|source| source.entry.is_none()) {
+        let sources = salvage::sources(self.context, self.dir, view, view.manifest());
+        let sources = sources.map_err(|error| said(&error))?;
+        for source in sources.iter().filter(|source| source.entry.is_none()) {
             let path = log_path(self.dir, source.name);
             match self.context.substrate.make_durable(&path, u64::MAX) {
                 Err(error) if !error.is_not_found() => return Err(said(&error)),

@@ -182,7 +182,7 @@ impl Placing {
         };
         self.is_exact &= begin.is_some();
         match begin {
-            Some(begin) => self.pieces(&group.pieces, begin, by_end),
+            Some(begin) => self.pieces(group, begin, by_end),
             None => {
                 self.unread += group.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
                 self.given = self.given.max(self.next.saturating_add(total).saturating_add(1));
@@ -251,7 +251,10 @@ impl Placing {
     }
 
     /// Places the pieces of a group that begins at `begin`.
-    fn pieces(&mut self, pieces: &[Piece], mut begin: i64, by_end: Option<i64>) {
+    fn pieces(&mut self, group: &Group, mut begin: i64, by_end: Option<i64>) {
+        let pieces = &group.pieces;
+        // Others than the pieces have said so; where the group is known to begin, the last of them may stand behind bytes that are gone.
+        let is_voted = group.front != Front::Known;
         let said = |before: i64, piece: &Piece| piece.base.0.saturating_sub(before);
         let mut before = 0;
         for (at, piece) in pieces.iter().enumerate() {
@@ -266,8 +269,8 @@ impl Placing {
                     behind += later.offsets;
                     agrees
                 }) || by_end == Some(begin);
-                let nobody_says = later.is_empty() && by_end.is_none();
                 let own = said(before, piece);
+                let nobody_says = is_voted && later.is_empty() && by_end.is_none();
                 if piece.batches == 1 && (is_borne_out || nobody_says) {
                     restamped = true;
                 } else if !is_borne_out && own > begin && (piece.batches > 1 || by_end == Some(own)) {
@@ -288,6 +291,12 @@ impl Placing {
                 (self.next, self.unread) = (end, 0);
             } else {
                 self.unread += piece.bytes;
+                // What it says itself, if so much can be missing.
+                let said_end = piece.base.0.saturating_add(piece.offsets);
+                let missing_max = self.unread.saturating_mul(OFFSETS_PER_BYTE_MAX);
+                if piece.base.0 >= self.next && piece.base.0.abs_diff(self.next) <= missing_max {
+                    self.given = self.given.max(said_end.min(self.limit));
+                }
             }
         }
     }

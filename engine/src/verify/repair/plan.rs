@@ -94,7 +94,7 @@ pub(super) fn plan(
     epoch: Epoch,
 ) -> Result<Plan, kaas_substrate::Error> {
     let Looked { context, dir, view, .. } = *looked;
-    let mut sources = sources(view, looked.manifest());
+    let mut sources = sources(context, dir, view, looked.manifest())?;
     content::find(looked, &mut sources)?;
     let salvage =
         salvage(context, dir, sources, looked.known_producers(), looked.log_start(), looked.floor())?;

@@ -151,7 +151,10 @@ impl<'a> Reader<'a> {
         // Where the manifest says where it ends, a file that is shorter does not end there.
         let ends = ends.filter(|ends| source.entry.is_none() || ends.is_pinned);
         let begin = if position == 0 { source.name.base_offset } else { self.next };
-        let (placed, given) = place(&groups, begin, self.next, source.limit, ends);
+        let (mut placed, given) = place(&groups, begin, self.next, source.limit, ends);
+        if placed.iter().any(|placed| placed.restamped) && disproved(&mut walk, &source, end)? {
+            placed.retain(|placed| !placed.restamped);
+        }
         for placed in placed {
             let from = placed.piece.position;
             self.lose(placed.base, &unread(&source, position, from));
@@ -353,6 +356,18 @@ impl<'a> Reader<'a> {
         self.next = header.next_offset();
         Ok(())
     }
+}
+
+/// Whether a segment of which every byte is whole is not the one that the manifest has the checksum of: then a batch that says another
+/// offset than it would have there is another batch.
+fn disproved(walk: &mut Walk<'_>, source: &Source, end: u64) -> Result<bool> {
+    let Some(entry) = source.entry.as_ref().filter(|entry| entry.bytes == end) else { return Ok(false) };
+    walk.restart(0, end);
+    let mut found = BatchCrcs::default();
+    while let Step::Batch { position, header } = walk.step()? {
+        found.add(position, &header);
+    }
+    Ok(walk.position() == end && found != entry.batch_crcs)
 }
 
 /// Why offsets are lost in front of byte `to` of a segment, if those from `from` on are not used.

@@ -126,14 +126,45 @@ pub(super) struct KnownProducers {
     pub(super) states: ProducerStates,
 }
 
-/// The segments that count, according to the manifest if there is one that can be relied upon.
-pub(super) fn sources(view: &View, manifest: Option<&Manifest>) -> Vec<Source> {
+/// The segments that count, according to the manifest if there is one that can be relied upon. Blocks.
+pub(super) fn sources(
+    context: &Context<'_>,
+    dir: &Path,
+    view: &View,
+    manifest: Option<&Manifest>,
+) -> Result<Vec<Source>, kaas_substrate::Error> {
     let mut sources = match manifest {
-        Some(manifest) => of_manifest(view, manifest),
+        Some(manifest) => of_manifest(view, manifest, &strays(context, dir, view, manifest)?),
         None => of_names(view.names.logs.iter().copied()),
     };
     sources.sort_by_key(|source| (source.name.base_offset, source.name.is_rewritten()));
-    sources
+    Ok(sources)
+}
+
+/// Segments that are named after a later leader than the manifest's, begin below what it counts, and have no batch of that leader at
+/// their beginning: empty files, copies. (If the manifest was written late by a leader that was deposed, those of its successor
+/// begin below what it counts, too.)
+fn strays(
+    context: &Context<'_>,
+    dir: &Path,
+    view: &View,
+    manifest: &Manifest,
+) -> Result<BTreeSet<SegmentName>, kaas_substrate::Error> {
+    let mut strays = BTreeSet::new();
+    let contradicts = |name: &&SegmentName| {
+        !name.is_rewritten() && name.epoch.get() > manifest.epoch && name.base_offset.0 < manifest.next_offset
+    };
+    for name in view.names.logs.iter().filter(contradicts) {
+        let file = context.substrate.open(&log_path(dir, *name), OpenMode::ReadUncached)?;
+        let first = Walk::new(&file, file.length()?, &context.progress.bytes).step()?;
+        let is_its_leaders = matches!(first, Step::Batch { header, .. }
+            if header.base_offset == name.base_offset
+                && Epoch::from_wire(header.partition_leader_epoch) == Some(name.epoch));
+        if !is_its_leaders {
+            strays.insert(*name);
+        }
+    }
+    Ok(strays)
 }
 
 /// The name of a segment's log.
@@ -141,7 +172,7 @@ pub(super) fn log_name(name: SegmentName) -> OsString {
     name.path(Path::new(""), SegmentFile::Log).into_os_string()
 }
 
-fn of_manifest(view: &View, manifest: &Manifest) -> Vec<Source> {
+fn of_manifest(view: &View, manifest: &Manifest, strays: &BTreeSet<SegmentName>) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut previous: Option<&SegmentEntry> = None;
     for entry in &manifest.segments {
@@ -168,7 +199,10 @@ fn of_manifest(view: &View, manifest: &Manifest) -> Vec<Source> {
     };
     // A later leader's segments without its manifest: it had inherited all that is below them.
     let counts = |name: &SegmentName| {
-        !pinned.contains(name) && !name.is_rewritten() && (own(name) || name.epoch.get() > manifest.epoch)
+        !pinned.contains(name)
+            && !strays.contains(name)
+            && !name.is_rewritten()
+            && (own(name) || name.epoch.get() > manifest.epoch)
     };
     sources.extend(of_names(view.names.logs.iter().copied().filter(counts)));
     sources
