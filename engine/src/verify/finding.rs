@@ -64,7 +64,7 @@ macro_rules! kinds {
 kinds! {
     // Records.
     DamagedBatch Error
-        "Records that count cannot be read; consumers that reach these offsets get an error."
+        "Records that count cannot be read. Consumers get an error where a batch's header is damaged; elsewhere the batch as it is, with a checksum that is theirs to check."
         "Copy the directory; restore the file from a backup or snapshot of the volume, or repair: all but these offsets is kept.";
     OutOfSequence Error
         "A batch stands where its offset or leader epoch does not belong; offsets here cannot be trusted."
@@ -83,7 +83,7 @@ kinds! {
         "Copy the directory; restore the manifest or the segment, or repair: the segment's batches decide.";
     DamagedTail Error
         "The next leader ends the log here and drops whole batches behind it. They may have been acknowledged, unless a loss of power cut off their write."
-        "After a loss of power, on a volume that keeps what was synced: nothing. Else keep the partition closed; copy the directory; restore the segment, or repair: the batches behind are kept.";
+        "After a loss of power, on a volume that keeps what was synced: nothing. If a broker leads here, stop it with SIGTERM, never with SIGKILL, and run this again. Else keep the partition closed; copy the directory; restore the segment, or repair: the batches behind are kept.";
     CommittedRecordsMissing Error
         "Records that were committed are not there any more."
         "Look for the cause on the volume (it lost synced bytes); restore the files, or repair: their offsets are not used again.";
