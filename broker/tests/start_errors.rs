@@ -171,6 +171,17 @@ fn a_volume_that_is_not_mounted() {
     refused(start(&absent, &["--require-data"]), 3, "holds no data", "leave --require-data out");
     assert!(!absent.exists());
 
+    // The volume is there, and what says which cluster it is of is not.
+    let without_cluster = |data: &Path| fs::remove_dir_all(data.join("cluster")).unwrap();
+    for arguments in [&[][..], &["--require-data"]] {
+        refused(
+            start_after(arguments, without_cluster),
+            3,
+            "holds topics or slots but no cluster/meta.json",
+            "restore cluster/meta.json",
+        );
+    }
+
     // A first start tells, and later ones do not.
     let command = kaas(&absent).arg("--cluster-id").arg("mine");
     let mut broker = command.start().unwrap();

@@ -13,7 +13,7 @@ use kaas_control::metadata::{FileStore, FileStoreSettings, MetadataStore};
 use kaas_control::producer_ids::ProducerIds;
 use kaas_engine::io::{IoPool, IoPoolSettings};
 use kaas_engine::journal::JournalSettings;
-use kaas_engine::layout::CLUSTER_DIR;
+use kaas_engine::layout::{CLUSTER_DIR, SLOTS_DIR, TOPICS_DIR};
 use kaas_engine::{CleanerSettings, Engine, EngineSettings, Reserve, SystemClock};
 use kaas_substrate::recognise::{self, Choice, Family, Mount};
 use kaas_substrate::{Memory, Operation, Substrate};
@@ -290,6 +290,9 @@ fn open_volume(options: &Options) -> Result<Volume, StartError> {
     Ok(Volume { substrate: Arc::new(Watched::new(substrate, calls)), dir, first_start_on })
 }
 
+/// Where there is one of these, there is data, even if what says which cluster it is of is gone.
+const DATA_DIRS: [&str; 3] = [CLUSTER_DIR, TOPICS_DIR, SLOTS_DIR];
+
 /// The data directory as a substrate, and the mount if there is no data there.
 fn open_directory(options: &Options, dir: &Path) -> Result<(Arc<dyn Substrate>, Option<Mount>), StartError> {
     let failed = |source| StartError::Directory { dir: dir.to_owned(), source };
@@ -310,7 +313,7 @@ fn open_directory(options: &Options, dir: &Path) -> Result<(Arc<dyn Substrate>, 
     // Not opened for writing yet, which makes the directory. Other errors come up again then.
     let names = recognise::open_to_read(dir).and_then(|volume| volume.list(Path::new("")));
     let has_no_data = match names {
-        Ok(entries) => !entries.iter().any(|entry| entry.name == CLUSTER_DIR),
+        Ok(entries) => !entries.iter().any(|entry| DATA_DIRS.iter().any(|dir| entry.name == *dir)),
         Err(error) => error.is_not_found(),
     };
     if has_no_data && options.require_data {

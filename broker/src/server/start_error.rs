@@ -97,8 +97,8 @@ impl StartError {
             Self::Resolve { .. } => "check the name; 0.0.0.0 listens on all addresses of this host".to_owned(),
             Self::Listener(error) => return of_listener(error),
             Self::NoData { dir, .. } => format!(
-                "mount the volume that holds it ({} is on another one, or was never started on); for the first start, leave \
-                 --require-data out",
+                "mount the volume that holds it: either it is not mounted, or no broker was ever started on {}; for the first start, \
+                 leave --require-data out",
                 dir.display()
             ),
             Self::Directory { dir, source } => return of_storage(dir, source),
