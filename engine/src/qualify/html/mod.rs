@@ -165,7 +165,7 @@ fn write_required(html: &mut String, check: &Check) -> fmt::Result {
 fn write_latencies(html: &mut String, report: &Report) -> fmt::Result {
     html.push_str(
         "<section>\n<h2>Latency of single calls</h2>\n\
-         <p>By the first process. The fence read is the uncached read that each commit makes.</p>\n<table>\n<tr><th>Call</th>",
+         <p>By the first process. The fence read is the read of the fence that each commit makes.</p>\n<table>\n<tr><th>Call</th>",
     );
     for head in ["count", "p50", "p99", "p99.9", "max"] {
         write!(html, "<th class=\"number\">{head}</th>")?;
