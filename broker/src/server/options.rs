@@ -78,7 +78,7 @@ pub struct Options {
     pub advertised: Option<HostPort>,
 
     /// Number of this broker in the cluster.
-    #[arg(long, env = "KAAS_NODE_ID", value_name = "N", default_value_t = 1,
+    #[arg(long, env = "KAAS_NODE_ID", value_name = "N", default_value_t = 1, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i32).range(0..))]
     pub node_id: i32,
 
@@ -335,6 +335,8 @@ mod tests {
         assert_eq!(options.set.len(), 2);
         assert_eq!(options.set[0], Setting { name: "a.b".into(), value: "c=d".into() });
         assert_eq!((options.node_id, options.log_format), (7, LogFormat::Json));
+        let said = parse(&["--node-id", "-1"]).unwrap_err().to_string();
+        assert!(said.contains("-1 is not in 0.."), "{said}");
         for bad in [&["--node-id", "-1"][..], &["--set", "x"], &["--listen", "x"], &["--nope"], &["extra"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

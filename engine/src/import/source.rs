@@ -340,7 +340,11 @@ fn find_owner(listed: &Listed<'_>, found: &mut Sources, problems: &mut Vec<Probl
     if !is_cluster_id(id) {
         problems.push(Problem::new(
             shown(volume, path),
-            "its cluster.id is no text of 1 to 128 printable ASCII characters",
+            if id.is_empty() {
+                "it has no cluster.id"
+            } else {
+                "its cluster.id is no text of 1 to 128 printable ASCII characters"
+            },
             "restore the file; or take it away, and a new cluster id is made",
         ));
         return;

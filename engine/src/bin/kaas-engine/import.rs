@@ -58,7 +58,8 @@ pub struct ImportArgs {
     #[arg(long)]
     after_crash: bool,
     /// The node id of a data directory that is made now (as of `kaas --node-id`)
-    #[arg(long, value_name = "ID", default_value_t = 1)]
+    #[arg(long, value_name = "ID", default_value_t = 1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i32).range(0..))]
     node_id: i32,
     /// Leave the committed offsets of consumer groups behind
     #[arg(long)]
