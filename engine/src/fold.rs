@@ -13,9 +13,13 @@ pub(crate) fn fold(out: &mut String, lead: &str, indent: usize, text: &str, widt
     out.push_str(lead);
     let mut column = lead.chars().count();
     let mut begun = false;
-    for word in text.trim_end().split([' ', '\n']) {
+    let mut words = text.trim_end().split([' ', '\n']).peekable();
+    while let Some(word) = words.next() {
         let length = word.chars().count();
-        if begun && column + 1 + length > width {
+        let unit =
+            words.peek().filter(|next| word.ends_with(|last: char| last.is_ascii_digit()) && is_unit(next));
+        let needed = length + unit.map_or(0, |unit| 1 + unit.chars().count());
+        if begun && column + 1 + needed > width {
             out.push('\n');
             out.extend(std::iter::repeat_n(' ', indent));
             column = indent;
@@ -28,6 +32,11 @@ pub(crate) fn fold(out: &mut String, lead: &str, indent: usize, text: &str, widt
         begun = true;
     }
     out.push('\n');
+}
+
+/// Whether a number that stands in front of it would make no sense without it.
+fn is_unit(word: &str) -> bool {
+    matches!(word.trim_end_matches(['.', ',', ';', ':', ')']), "s" | "kB" | "MB" | "MB/s" | "byte" | "bytes")
 }
 
 #[cfg(test)]
@@ -49,6 +58,13 @@ mod tests {
             "  - one two three four five six seven\n    eight nine ten eleven twelve\n    thirteen\n"
         );
         assert_eq!(folded("  means: ", 9, " ", 40), "  means: \n");
+    }
+
+    #[test]
+    fn a_number_stays_with_its_unit() {
+        let text = "one two three four five six seven in 0.5 s, with it";
+        assert_eq!(folded("", 0, text, 41), "one two three four five six seven in\n0.5 s, with it\n");
+        assert_eq!(folded("", 0, text, 43), "one two three four five six seven in 0.5 s,\nwith it\n");
     }
 
     #[test]

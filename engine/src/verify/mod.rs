@@ -50,7 +50,7 @@ pub use identity::Expected;
 pub(crate) use repair::quarantine::QUARANTINE_DIR;
 pub use report::Report;
 pub(crate) use text::{counted, grouped};
-pub use text::{render, render_losses, render_repairs};
+pub use text::{render, render_losses, render_question, render_repairs};
 pub use tree::{VerifyError, verify};
 
 use crate::clock::{Clock, SystemClock};

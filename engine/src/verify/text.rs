@@ -104,6 +104,22 @@ pub fn render_losses(repairs: &[Repaired], width: usize) -> String {
     page.text
 }
 
+/// What a repair does to `directories` of them, for whoever has to say whether it may. As [`render`].
+pub fn render_question(directories: usize, width: usize) -> String {
+    let mut page = Page { text: String::new(), width };
+    let directories = counted(directories as u64, "directory", "directories");
+    page.line(
+        0,
+        "",
+        &format!(
+            "The repair claims the next epoch of {directories}. A broker that leads there now is fenced out: it \
+             acknowledges nothing more there until it has opened the partition again, which it does by itself. \
+             --dry-run shows each step. Copy the directories first if you can."
+        ),
+    );
+    page.text
+}
+
 /// The directories with losses that a question shows.
 const LOSSES_SHOWN_MAX: usize = 20;
 

@@ -13,7 +13,7 @@ use kaas_engine::leadership::Claimant;
 use kaas_engine::verify::repair::{Mode, repair};
 use kaas_engine::verify::repair::{Outcome, Repaired};
 use kaas_engine::verify::{
-    Options, Progress, Report, VerifyError, render, render_losses, render_repairs, verify,
+    Options, Progress, Report, VerifyError, render, render_losses, render_question, render_repairs, verify,
 };
 use kaas_substrate::probing::peak_memory_bytes;
 use kaas_substrate::recognise::{self, Choice, OpenError, open_to_read};
@@ -32,7 +32,8 @@ use crate::{COULD_NOT_RUN, FOUND, complain, print_text, write_out};
 Examples:
   kaas-engine verify /data
   kaas-engine verify /data/topics/orders /data/topics/payments/3
-  kaas-engine verify --json /data | jq '.findings[] | select(.severity==\"error\")'
+  kaas-engine verify --json /data |
+      jq '.findings[] | select(.severity == \"error\")'
   kaas-engine verify --dry-run /data        # what a repair would do
   kaas-engine verify --repair /data/topics/orders/0
 
@@ -42,7 +43,7 @@ does not belong there, goes to quarantine/ in the same directory. It can be cut 
 and cluster/ are repaired only while no broker runs.
 
 Exit codes: 0 nothing is wrong (any more), and nothing was lost; 1 there are warnings or errors, or something was lost in
-this repair; 2 it could not run.
+this repair; 2 it could not run; 130 after Ctrl-C, 143 after SIGTERM.
 
 The fields of the JSON object, and what each finding means, are in docs/operating/verify.md.")]
 pub struct VerifyArgs {
@@ -271,14 +272,7 @@ fn is_confirmed(targets: &[Target]) -> bool {
         return false;
     }
     tell(&render_losses(&planned, width));
-    let noun = if planned.len() == 1 { "directory" } else { "directories" };
-    let asked = tell(&format!(
-        "\nThe repair claims the next epoch of {} {noun}. A broker that leads there now is fenced out:\n\
-         it acknowledges nothing more there until it has opened the partition again, which it does by itself.\n\
-         --dry-run shows each step. Copy the directories first if you can.\n\
-         Go on? [y/N] ",
-        planned.len()
-    ));
+    let asked = tell(&format!("\n{}Go on? [y/N] ", render_question(planned.len(), width)));
     let mut answer = String::new();
     asked && io::stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
 }
