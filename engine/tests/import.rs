@@ -59,6 +59,9 @@ fn names_and_ids_that_kaas_would_not_take_are_refused() {
     for problem in ["its cluster.id is no text", "\"a line\\nbreak\" is no name of a topic"] {
         assert!(problems.iter().any(|found| found.contains(problem)), "{problem}: {problems:?}");
     }
+    kafka.put("meta.properties", b"");
+    let problems = kafka.problems();
+    assert!(problems.iter().any(|found| found == "it has no cluster.id"), "{problems:?}");
 }
 
 #[test]

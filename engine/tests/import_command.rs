@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use kaas_substrate::Substrate;
+use kaas_substrate::recognise::open_to_read;
 use kafka::{Kafka, at, values};
 use place::{Place, make_pipe, names, text};
 
@@ -36,6 +37,13 @@ fn the_command_reports_and_exits() {
     let again = place.import(&["kafka", "data"]);
     assert_eq!(again.status.code(), Some(0));
     assert!(text(&again).starts_with("already there: orders\n"), "{}", text(&again));
+
+    let data = open_to_read(&place.path("data")).unwrap();
+    let broker = data.try_lock(Path::new("cluster/lock")).unwrap().unwrap();
+    let said = place.refused(1, &["--dry-run", "kafka", "data"]);
+    assert!(said.contains("data: a broker is running on it"), "{said}");
+    drop(broker);
+    assert_eq!(place.import(&["--dry-run", "kafka", "data"]).status.code(), Some(0));
 
     fs::remove_file(place.path("kafka/.kafka_cleanshutdown")).unwrap();
     let said = place.refused(1, &["kafka", "other"]);

@@ -252,6 +252,18 @@ impl Plan {
         }
     }
 
+    /// Adds a problem if a broker, or another import, works on the data directory `target` at this moment.
+    pub fn check_not_in_use(&mut self, target: &dyn Substrate) -> Result<(), ImportError> {
+        if target::is_locked(target)? {
+            self.report.problems.push(Problem::new(
+                target.root().to_owned(),
+                "a broker is running on it",
+                "stop the broker; it must not run during an import",
+            ));
+        }
+        Ok(())
+    }
+
     /// Imports into `target`, which is born if it is empty. Durable on return, topic by topic; after an error some topics are
     /// there, whole, and the same import may be begun again. With problems in the report nothing is done.
     pub fn carry_out(self, target: &Arc<dyn Substrate>, progress: &Progress) -> Result<Report, ImportError> {

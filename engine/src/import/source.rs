@@ -340,7 +340,7 @@ fn find_owner(listed: &Listed<'_>, found: &mut Sources, problems: &mut Vec<Probl
     if !is_cluster_id(id) {
         problems.push(Problem::new(
             shown(volume, path),
-            if id.is_empty() {
+            if property("cluster.id").is_none() {
                 "it has no cluster.id"
             } else {
                 "its cluster.id is no text of 1 to 128 printable ASCII characters"

@@ -93,6 +93,20 @@ pub(super) fn look(substrate: &dyn Substrate) -> Result<Existing, ImportError> {
     Ok(Existing { cluster_id, topics })
 }
 
+/// Whether somebody works on the data directory. Nothing is made: where there is no lock nobody holds it.
+pub(super) fn is_locked(substrate: &dyn Substrate) -> Result<bool, ImportError> {
+    let cluster = Path::new(CLUSTER_DIR);
+    let lock = cluster.join(LOCK_FILE);
+    match substrate.list(cluster) {
+        Ok(entries) if entries.iter().any(|entry| entry.name == LOCK_FILE) => {
+            Ok(substrate.try_lock(&lock)?.is_none())
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn is_unfinished(name: &str) -> bool {
     name.starts_with('~') || name == "lost+found"
 }

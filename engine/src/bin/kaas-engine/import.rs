@@ -29,12 +29,13 @@ use crate::{COULD_NOT_RUN, FOUND, complain, places, print, terminal};
 #[command(after_help = "\
 Examples:
   kaas-engine import --dry-run /var/lib/kafka/data /data
-  kaas-engine import --server-properties /etc/kafka/server.properties /var/lib/kafka/data /data
-  kaas-engine import --topic orders --topic payments /disk1/kafka /disk2/kafka /data
+  kaas-engine import --server-properties /etc/kafka/server.properties \\
+      /var/lib/kafka/data /data
+  kaas-engine import --topic orders --topic payments /kafka1 /kafka2 /data
   kaas-engine import --config retention.ms=-1 /var/lib/kafka/data/orders-0 /data
 
-Exits with 0 if all is imported (or can be, with --dry-run), 1 if something cannot be, and 2
-if it could not run.")]
+Exit codes: 0 all is imported (or can be, with --dry-run), 1 something cannot be, 2 it could not run; 130 after
+Ctrl-C, 143 after SIGTERM.")]
 pub struct ImportArgs {
     /// Kafka's log directories (all of log.dirs), or directories of single partitions in them
     #[arg(required = true, value_name = "KAFKA_LOG_DIR")]
@@ -153,6 +154,10 @@ fn import(args: &ImportArgs, options: &Options) -> Result<Report, Failed> {
     let volume = nearest_existing(&args.dir).ok().and_then(|dir| open_to_read(&dir).ok());
     if let Some(space) = volume.and_then(|volume| volume.space().ok()) {
         plan.check_room(&args.dir, &space);
+    }
+    // The import itself takes the lock.
+    if let Some(existing) = existing.filter(|_| args.dry_run) {
+        plan.check_not_in_use(existing).map_err(failed)?;
     }
     if args.dry_run || !plan.report().problems.is_empty() {
         return Ok(plan.report().clone());
