@@ -19,11 +19,11 @@ Examples:
   kaas
       Serve this machine on localhost:9092, with the data in ./kaas-data (created if absent).
   kaas --data-dir /srv/kaas --listen 0.0.0.0:9092
-      Serve the network. Clients are told to come back to the address they connected to.
+      Serve the network. Clients are told the address that they connected to.
   kaas --listen 0.0.0.0:9092 --advertised broker.example.org:9092
-      The same behind a port mapping or a DNS name: clients are told this address.
+      The same behind a port mapping or a DNS name: clients are told this one.
   kaas --memory --listen localhost:0
-      For tests: nothing is kept, any free port; the port is in the line that says 'kaas is ready'.
+      For tests: nothing is kept, any free port; 'kaas is ready' says which.
   kaas --set log.retention.hours=24 --set auto.create.topics.enable=false
       Kafka's broker configs, by their names.
 

@@ -31,7 +31,7 @@ const COULD_NOT_RUN: u8 = 2;
 #[derive(Debug, Parser)]
 #[command(name = "kaas-engine", version, max_term_width = 100)]
 #[command(
-    after_help = "Exit codes: 0 all is well, 1 something was found, 2 it could not run; see the help of each command."
+    after_help = "Exit codes: 0 all is well, 1 something was found, 2 it could not run, 130 after Ctrl-C, 143 after SIGTERM; qualify: 10 fit for one broker, 11 unfit. See the help of each command."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -56,9 +56,13 @@ enum Command {
 #[command(after_help = "\
 Examples:
   kaas-engine dump /data/topics/orders/0
-  kaas-engine dump --records /data/topics/orders/0/00000001-00000000000000000000.log
-  kaas-engine dump --json --records /data/topics/orders | jq 'select(.kind == \"record\").value'
-  kaas-engine dump --json /data/topics | jq 'select(.kind == \"finding\")'")]
+  kaas-engine dump --records \\
+      /data/topics/orders/0/00000001-00000000000000000000.log
+  kaas-engine dump --json --records /data/topics/orders |
+      jq 'select(.kind == \"record\").value'
+  kaas-engine dump --json /data/topics | jq 'select(.kind == \"finding\")'
+
+Exit codes: 0 all could be shown, 1 damage was found, 2 it could not run; 130 after Ctrl-C, 143 after SIGTERM.")]
 struct DumpArgs {
     /// A file of a partition, or a directory: a partition, a topic, a whole data directory
     path: PathBuf,
@@ -205,5 +209,22 @@ fn complain(problem: &str, hint: Option<&str>) {
     let _ = writeln!(err, "kaas-engine: {}", harmless(problem));
     if let Some(hint) = hint {
         let _ = writeln!(err, "  hint: {}", harmless(hint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands are pasted: on a terminal of 80 columns none of their lines may be broken.
+    #[test]
+    fn examples_fit_a_terminal_and_exit_codes_are_told() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let closing = reflowed(command.clone()).get_after_help().unwrap().to_string();
+            for line in closing.lines().filter(|line| line.starts_with(' ')) {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+            assert!(closing.contains("\nExit codes: ") && closing.contains("143"), "{closing}");
+        }
     }
 }

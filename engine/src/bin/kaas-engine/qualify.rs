@@ -31,12 +31,16 @@ const UNFIT: u8 = 11;
 #[command(after_help = "\
 Examples:
   kaas-engine qualify /mnt/shared --peer 'ssh other-host kaas-engine'
-  kaas-engine qualify /mnt/shared --second-mount /mnt/shared-again --duration 1h --html report.html
-  kaas-engine qualify /data --peer 'kubectl exec -i kaas-1 -- kaas-engine' --json | jq .verdict
-  kaas-engine qualify /mnt/shared --restart-command 'ssh nfs-server power-cycle-and-wait'
+  kaas-engine qualify /mnt/shared --second-mount /mnt/again --html report.html
+  kaas-engine qualify /data --peer 'kubectl exec -i kaas-1 -- kaas-engine' \\
+      --duration 1h --json | jq .verdict
+  kaas-engine qualify /mnt/shared --restart-command 'ssh server power-cycle'
 
 The peer's command gets ` qualify-agent` put behind it and is spoken to through its standard input and output, so it
 needs neither a port nor a login of its own. Both sides must be the same version.
+
+Exit codes: 0 fit for several brokers, 10 fit for one broker, 11 unfit, 2 it could not run; 130 after Ctrl-C, 143 after
+SIGTERM.
 
 The JSON object is described in docs/operating/qualify.md.")]
 pub struct QualifyArgs {
