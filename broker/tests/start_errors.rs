@@ -197,6 +197,17 @@ fn a_volume_that_is_not_mounted() {
 }
 
 #[test]
+fn a_file_system_in_memory_is_warned_of() {
+    let told = "this file system is in memory: nothing survives a restart of the host";
+    let in_memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let said = kaas(&in_memory.path().join("data")).start().unwrap().said();
+    assert!(said.contains(told), "{said}");
+    let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let said = kaas(&on_disk.path().join("data")).start().unwrap().said();
+    assert!(!said.contains(told), "{said}");
+}
+
+#[test]
 fn an_address_that_cannot_be_had() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");

@@ -14,6 +14,11 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kaas-engine");
 
+/// A directory that is not in memory, as `/tmp` is in some places.
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
 fn command(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
     command.arg("qualify").arg(dir).args(args);
@@ -57,6 +62,14 @@ fn failed(report: &Value) -> Vec<&str> {
     checks.filter(|check| check["outcome"] == "failed").map(|check| check["name"].as_str().unwrap()).collect()
 }
 
+#[test]
+fn what_is_in_memory_is_unfit() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (code, report) = qualified(dir.path(), &[]);
+    assert_eq!((code, failed(&report)), (11, vec!["mount_options"]), "{report}");
+    assert_eq!(report["reasons"][0], "in memory: nothing survives a restart of the host");
+}
+
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<_> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -66,10 +79,10 @@ fn names(dir: &Path) -> Vec<String> {
 
 #[test]
 fn a_directory_of_this_host_is_fit_for_one_broker_and_left_as_it_was() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     fs::write(dir.path().join("neighbour"), "kept").unwrap();
     fs::create_dir(dir.path().join("~qualify-is-not-one")).unwrap();
-    let page = tempfile::tempdir().unwrap().keep().join("report & <more>.html");
+    let page = place().keep().join("report & <more>.html");
     let html = page.to_str().unwrap();
     let output = command(dir.path(), &["--json", "--html", html]).output().unwrap();
     assert_eq!(output.status.code(), Some(10), "{}", String::from_utf8_lossy(&output.stderr));
@@ -132,7 +145,7 @@ fn stands_alone(html: &str) {
 
 #[test]
 fn the_text_fits_a_terminal_and_says_the_verdict_first() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let output = command(dir.path(), &["--no-latencies"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.lines().next().unwrap().ends_with(": FIT FOR ONE BROKER"), "{text}");
@@ -176,7 +189,7 @@ fn each_property_that_does_not_hold_is_found() {
         ),
         (&["s/\"backwards\":0/\"backwards\":1/"], &[("record_uncached", "and then what was there before")]),
     ] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = place();
         let script = tempfile::NamedTempFile::new().unwrap();
         fs::write(script.path(), lies.join("\n")).unwrap();
         let (code, report) = qualified(dir.path(), &["--peer", &peer_through(script.path())]);
@@ -194,7 +207,7 @@ fn each_property_that_does_not_hold_is_found() {
 
 #[test]
 fn what_a_restart_of_the_volume_loses_is_found() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let restart = |what: &str| format!("cd {}/~qualify-*/durable-* && {what}", dir.path().display());
     let zeros = "dd if=/dev/zero of=a-overwritten bs=4096 count=1 conv=notrunc status=none";
     let lost = format!("mv a-replaced gone && truncate -s 4096 b-4 && {zeros}");
@@ -243,7 +256,7 @@ fn a_restart_command_that_restarts_nothing_is_told_first() {
         eprintln!("passed over: Linux before 6.8 does not tell mounts apart");
         return;
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let output = command(dir.path(), &["--no-latencies", "--restart-command", "true"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(10), "{text}");
@@ -259,7 +272,7 @@ fn a_restart_command_that_restarts_nothing_is_told_first() {
 
 #[test]
 fn where_the_html_cannot_go_is_told_before_anything_is_tried() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let missing = dir.path().join("missing/report.html");
     let (file, not_a_directory) = (dir.path().join("file"), dir.path().join("file/report.html"));
     fs::write(&file, "").unwrap();
@@ -283,7 +296,7 @@ fn where_the_html_cannot_go_is_told_before_anything_is_tried() {
 #[test]
 fn a_directory_that_is_removed_meanwhile_is_told_as_that() {
     for args in [&["--duration", "30s"][..], &["--duration", "30s", "--no-latencies"]] {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = place();
         let run = command(dir.path(), args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         until(|| names(dir.path()).len() == 1);
         let own = dir.path().join(&names(dir.path())[0]);
@@ -301,7 +314,7 @@ fn a_directory_that_is_removed_meanwhile_is_told_as_that() {
 
 #[test]
 fn a_peer_that_cannot_be_worked_with_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     for (peer, said) in [
         ("no-such-command-here", "the peer has ended (exit status: 127)"),
         // As ssh ends where nobody answers, and where it cannot log in.
@@ -315,7 +328,7 @@ fn a_peer_that_cannot_be_worked_with_is_reported() {
         assert!(complaint.contains(said) && complaint.contains("hint:"), "{peer}: {complaint}");
         assert_eq!(names(dir.path()), Vec::<String>::new(), "{peer}");
     }
-    let other = tempfile::tempdir().unwrap();
+    let other = place();
     let second = other.path().to_str().unwrap();
     for there in [&["--second-mount", second][..], &["--peer", PROGRAM, "--peer-dir", second]] {
         let complaint = complaint(dir.path(), there);
@@ -344,7 +357,7 @@ fn a_peer_that_cannot_be_worked_with_is_reported() {
 
 #[test]
 fn a_directory_that_cannot_be_used_is_reported() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let missing = complaint(&dir.path().join("missing"), &[]);
     assert!(missing.contains("not found") && missing.contains("hint:"), "{missing}");
     let file = dir.path().join("file");
@@ -359,7 +372,7 @@ fn a_directory_that_cannot_be_used_is_reported() {
 
 #[test]
 fn what_crashed_runs_left_is_removed_and_what_goes_on_is_not() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let make = |name: &str| {
         let path = dir.path().join(name);
         fs::create_dir_all(path.join("deep")).unwrap();
@@ -379,7 +392,7 @@ fn what_crashed_runs_left_is_removed_and_what_goes_on_is_not() {
 
 #[test]
 fn a_run_that_is_killed_leaves_nothing() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = place();
     let mut run = command(dir.path(), &["--duration", "1h"]).stdout(Stdio::null()).spawn().unwrap();
     until(|| names(dir.path()).len() == 1);
     // Both processes are at work.

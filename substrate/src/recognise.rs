@@ -30,6 +30,11 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
+/// Whether a file system of this name (as in [`Mount::file_system`]) is in memory: nothing in it survives a restart of the host.
+pub fn is_in_memory(file_system: &str) -> bool {
+    matches!(file_system, "tmpfs" | "ramfs")
+}
+
 /// A kind of volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Family {

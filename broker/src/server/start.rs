@@ -297,6 +297,12 @@ const DATA_DIRS: [&str; 3] = [CLUSTER_DIR, TOPICS_DIR, SLOTS_DIR];
 fn open_directory(options: &Options, dir: &Path) -> Result<(Arc<dyn Substrate>, Option<Mount>), StartError> {
     let failed = |source| StartError::Directory { dir: dir.to_owned(), source };
     let mount = recognise::recognise(dir).map_err(failed)?;
+    if recognise::is_in_memory(&mount.file_system) {
+        warn!(
+            file_system = %mount.file_system, mounted_on = %mount.point.display(),
+            "this file system is in memory: nothing survives a restart of the host"
+        );
+    }
     let choice = match options.substrate {
         SubstrateKind::Auto if mount.family == Family::Unknown => {
             warn!(

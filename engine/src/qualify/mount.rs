@@ -1,5 +1,7 @@
 //! What the mount table says: options under which a broker would refuse the volume, however well it does while it is looked
-//! at.
+//! at, and file systems that keep nothing.
+
+use kaas_substrate::recognise::is_in_memory;
 
 use super::check::{Basis, Check, Probe};
 use super::protocol::Volume;
@@ -9,6 +11,9 @@ pub fn judge(a: &Volume, b: &Volume) -> Check {
     let mut probe = Probe::new("mount_options", "mount options", Basis::Mount);
     for refused in [a, b].iter().filter_map(|volume| volume.refused.as_ref()) {
         probe.violation(refused.clone());
+    }
+    if [a, b].iter().any(|volume| is_in_memory(&volume.file_system)) {
+        probe.violation("in memory: nothing survives a restart of the host");
     }
     let told = |option: &&String| TOLD.iter().any(|told| option.starts_with(told));
     let options: Vec<_> = a.options.iter().filter(told).cloned().collect();
@@ -48,5 +53,13 @@ mod tests {
             assert_eq!(check.outcome, Outcome::Failed);
             assert!(check.detail.starts_with("it is mounted soft; mount it with hard"), "{}", check.detail);
         }
+    }
+
+    #[test]
+    fn a_file_system_in_memory_fails() {
+        let in_memory = Volume { file_system: "tmpfs".to_owned(), ..volume(None) };
+        let check = judge(&in_memory, &in_memory);
+        assert_eq!(check.outcome, Outcome::Failed);
+        assert_eq!(check.detail, "in memory: nothing survives a restart of the host");
     }
 }
