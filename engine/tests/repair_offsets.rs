@@ -311,7 +311,10 @@ fn a_batch_that_was_written_over_another_of_its_segment_is_not_served_in_its_pla
 #[test]
 fn a_stray_file_of_a_later_epoch_is_no_later_leaders_segment() {
     let volume = one_segment(true);
-    let (all, (log, _)) = (values(&placed(&volume)), batches(&volume));
+    let log = open(&volume);
+    log.append(&["of the last leader, which no manifest counts"]).unwrap();
+    log.crash();
+    let (all, log) = (values(&placed(&volume)), files(&volume, "", ".log").remove(0));
     std::fs::write(log.with_file_name("00000009-00000000000000000000.log"), b"").unwrap();
     std::fs::copy(&log, log.with_file_name("00000006-00000000000000000003.log")).unwrap();
     let (repaired, served) = mend_in_place(&volume, &all);
