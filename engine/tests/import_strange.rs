@@ -29,7 +29,7 @@ const SNAPSHOT: &str = "00000000000000000002-0000000001.checkpoint";
 /// Every file that Kafka has; those that count, and what may be told of one that is empty.
 const COUNTS: &[(&str, Option<&str>)] = &[
     (".kafka_cleanshutdown", None),
-    ("meta.properties", Some("its cluster.id is no text")),
+    ("meta.properties", Some("it has no cluster.id")),
     ("cleaner-offset-checkpoint", None),
     ("log-start-offset-checkpoint", None),
     ("recovery-point-offset-checkpoint", None),
