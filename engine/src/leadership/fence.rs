@@ -4,7 +4,8 @@ use std::io::IoSlice;
 use std::path::Path;
 
 use kaas_substrate::{
-    Error, File, OpenMode, Operation, RECORD_BYTES, Record, RecordFile, Result, Substrate, TEMPORARY_PREFIX,
+    Error, ErrorClass, File, OpenMode, Operation, RECORD_BYTES, Record, RecordFile, Result, Substrate,
+    TEMPORARY_PREFIX,
 };
 
 use super::claim;
@@ -94,10 +95,21 @@ fn create(substrate: &dyn Substrate, path: &Path, skipped_up_to: Epoch) -> Resul
 /// A claim file that is out of reach of the fence does not count: a claim looks at the distance before it makes its file, so this is
 /// none that can be led, and nobody could claim an epoch above it.
 pub fn highest(substrate: &dyn Substrate, dir: &Path) -> Result<Epoch> {
-    let fence = substrate.open_records(&dir.join(FENCE_NAME))?;
-    let fenced = highest_used(fence.as_ref(), 1)?.unwrap_or(Epoch::NONE);
+    let fenced = match substrate.open_records(&dir.join(FENCE_NAME)) {
+        Ok(fence) => highest_used(fence.as_ref(), 1)?.unwrap_or(Epoch::NONE),
+        // A tool that may only read here: a mount that is read-only, another user.
+        Err(error) if error.class == ErrorClass::Invalid => highest_readable(substrate, dir)?,
+        Err(error) => return Err(error),
+    };
     let claimed = substrate.list(dir)?.into_iter().filter_map(|entry| claim::parse_name(&entry.name));
     Ok(claimed.filter(|epoch| !is_out_of_reach(*epoch, fenced)).fold(fenced, Epoch::max))
+}
+
+/// The same of the fence alone, which is opened for reading.
+fn highest_readable(substrate: &dyn Substrate, dir: &Path) -> Result<Epoch> {
+    let content = FenceContent::read(substrate, dir)?;
+    let highest = content.used.last().filter(|(at, _)| *at > index(Epoch::NONE));
+    Ok(highest.map_or(Epoch::NONE, |(at, _)| epoch_at(*at)))
 }
 
 /// Takes the directory away from everybody who might claim it: no claim succeeds that begins after this, nor one that

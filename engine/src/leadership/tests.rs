@@ -202,6 +202,7 @@ fn who_only_looks_needs_no_right_to_write() {
     let rules = Rules::new([Rule::nth(Point::OpenRecords, 1, Verdict::Fail(ErrorClass::Invalid))]);
     let read_only = Faulty::new(volume, rules as Arc<dyn Hook>);
     assert_eq!(records(&read_only, Path::new("d")).unwrap().len(), 1);
+    assert_eq!(highest(&read_only, Path::new("d")).unwrap(), epoch(1));
 }
 
 #[test]
